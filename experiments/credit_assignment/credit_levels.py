@@ -22,9 +22,8 @@ between `token` and `turn`, because an answer has only two tokens. Nothing is cl
   python -m experiments credit_levels --model smollm2 --seeds 1
 
 Paper: Wang & Ammanabrolu 2025, A Practitioner's Guide to Multi-turn Agentic RL, https://arxiv.org/abs/2510.01132. Only
-its abstract was read. It says that dense turn-level rewards speed up
-training, and that the gain depends on the algorithm.
-The paper's games are TextWorld, ALFWorld and SWE-Gym.
+its abstract was read. It says that dense turn-level rewards speed up training, and that the gain depends on the
+algorithm. The paper's games are TextWorld, ALFWorld and SWE-Gym.
 """
 
 from collections.abc import Callable

@@ -10,8 +10,8 @@ A worker therefore finishes 12 quick actions in the time of one slow action. The
   both      duration weight times the centred reward, with a weighted mean
 
 `slow` is the probability of the slow action, and `earned` the mean reward of an action. The arms are computed,
-without a language model. Predictions: if slow is good, plain ends quick, and weighted, centred and both end slow. If slow is bad, weighted
-still ends slow, because it maximises duration times reward. A baseline prevents this.
+without a language model. Predictions: if slow is good, plain ends quick, and weighted, centred and both end slow. If
+slow is bad, weighted still ends slow, because it maximises duration times reward. A baseline prevents this.
 
   python -m experiments durations --seeds 10
 
