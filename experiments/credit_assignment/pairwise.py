@@ -9,7 +9,7 @@ epochs:
   p3o     difference of the two rewards, quotient of the two ratios clipped: P3O's second variant, as we read it
 
 Each runs at beta 0.1, 0.3 and 1. In the arms `shift/...`, at beta 0.3, each question adds its own constant from -6 to 6
-to the reward; the metrics do not count this constant. Metrics:
+to the reward. The metrics do not count this constant. Metrics:
 
   distance   the KL
   objective  the maximised quantity, points - beta KL

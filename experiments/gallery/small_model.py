@@ -2,7 +2,7 @@
 
 An arm is a game. `score` is the model's return in fresh games before and after training:
 
-  dilemma           points in the iterated prisoner's dilemma against tit-for-tat; also `against always_defect`
+  dilemma           points of a game of four rounds against tit-for-tat; also `against always_defect`
   kuhn              chips against random play; also exact NashConv
   tic_tac_toe       points against random play, in both seats
   twenty_questions  right names, with an honest answerer

@@ -15,8 +15,8 @@ right; writer and critic for the gain of a followed rubric over the verifier's v
   c2           the writer learns and the critic chooses
 
 `judgement` is the share of right verdicts, and `early judgement` the same in the first ten updates. Predictions:
-judgement is higher with c2 and with critical than with alone and with unfiltered. It is lower with unfiltered than
-alone. Early judgement, while the writer still misleads, is higher with c2 than with cooperative.
+judgement ends higher with c2 and with critical than with alone and with unfiltered. It ends lower with unfiltered than
+with alone. Early judgement, while the writer still misleads, is higher with c2 than with cooperative.
 
   python -m experiments critical_verifier --seeds 10
 

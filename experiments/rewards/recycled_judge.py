@@ -6,9 +6,9 @@ the four acts of a task. The policy starts by imitation, with 40% right answers,
 revisions.
 
   rlvr       learns from the attempts only
-  pointwise  also from verdicts on "is it right?"
-  judge      also from answers to "which one is right?"
-  spark      also from second attempts after a wrong one
+  pointwise  as rlvr, and from verdicts on "is it right?"
+  judge      as pointwise, and from answers to "which one is right?"
+  spark      as judge, and from second attempts after a wrong one
 
 Evaluation uses new games in which judges and revisers see the first attempt. `gain` is the success of second attempts
 less the success of first ones. Predictions: spark judges and answers better than rlvr. Second attempts gain more with

@@ -20,13 +20,14 @@ Metrics:
   distance                between a seat's mean gift and its gift in that equilibrium, mean over seats
 
 The paper's theorems: with all terms every agent gives, and the equilibrium welfare rises with synergy and share and
-falls with the threshold. The study predicts them for learned policies and for `exact`, whose results were known before.
+falls with the threshold. The study predicts them for learned policies and for `exact`. The results of `exact` were
+known when the predictions were written.
 
   python -m experiments contributions --seeds 10
 
 Paper: MAC-SPGG, Everyone Contributes! (Liang et al.) 2025, https://arxiv.org/abs/2508.02076. Its payoff is taken from
-notes about it. The effort of its language models is a number here. The notes do not say if earlier gifts are summed or
-averaged.
+notes about it. The effort of its language models is a number here. It is not known if the paper sums or averages
+earlier gifts.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ update the policy also plays the six players of `opponents.MEMORY_ONE` from both
   known/GAME         it learns from self-play and from games against the six players
   only_known/GAME    it learns from games against the six players only
   exact/GAME         no learning: the best player that does not know its opponent among the six
-  text/GAME          with `--arms`: a pretrained model, untrained, reads the rules; half the games exchange the labels
+  text/GAME          with `--arms`: a pretrained model, not trained further, reads rules; half the games exchange labels
   text/predict/GAME  it also predicts the other's move before each of its own (`evaluation.fingerprints.answers`)
 
 Metrics, after `evaluation.fingerprints`:

@@ -16,7 +16,8 @@ Metrics:
   welfare     right less costs
   value       the planner's return
   optimum     the exact maximum of value
-  regret      exact loss of the planner's sampled choices against the optimum, in the games of the last tenth of updates
+  regret      loss of the planner's sampled choices against the optimum, over the last tenth of updates; exact except
+              for the choice of games that were played
 
   python -m experiments herd --seeds 10
 

@@ -2,8 +2,8 @@
 
 Agents play a soft equilibrium of a general-sum game that the seed draws. Inverse soft Q-learning recovers each agent's
 reward from n steps of play, with one of three critics (`tabular.inverse`). A critic knows the rules and the
-temperature, and it estimates the others' policies by counts. The arms need no language model. Curves run over n: 8, 16,
-..., 32768.
+temperature, and it estimates the others' policies by counts. No arm trains on its own policy's play: all arms are
+computed. Curves run over n: 8, 16, ..., 32768.
 
   two, three, four   2, 3 or 4 agents with 3 actions each and normal random payoffs; one round
   grid               two agents move on 3 x 3 cells with 5 actions, in episodes of 8 steps from random cells; each likes

@@ -8,7 +8,7 @@ claims are shown after the round, so trust can grow or end in later rounds. The 
   naive                   a seat's return-to-go, compared round by round with the other episodes of its group
   sum                     the same with the rewards of both seats added up
   alignment               advantage alignment
-  kl/naive, kl/alignment  with 0.1 times the KL divergence from the warm start, as `alignment_exact` suggests
+  kl/naive, kl/alignment  with 0.1 times the KL divergence from the warm start; `alignment_exact` says that it helps
   kl/beta_2, kl/beta_5    kl/alignment with a weight of 2 or 5 instead of 0.5
 
 A tiny policy names a hand with one token (`signals`); a pretrained model says a line of free text. The message of a

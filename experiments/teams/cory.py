@@ -8,9 +8,9 @@ Each policy answers every question of a batch once.
   fixed   both earn the sum, but seat 0 is always the pioneer
   alone   one policy that answers alone
 
-Predictions for 200 updates follow the paper's claim that sum and exchange each help. The mean success of pioneers is
-higher with cory than with each other arm. The mean success of observers is higher with cory than with own and fixed.
-Pioneers matter most: a pioneer is the model that is kept.
+The predictions follow the paper's claim that sum and exchange each help. Success is a mean over all 200 updates.
+Pioneers succeed more often with cory than with each other arm. Observers succeed more often with cory than with own and
+fixed. The pioneers are the models that one keeps.
 
   python -m experiments cory --seeds 10    # 3 minutes on two quiet cores
   python -m experiments cory --model smollm2 --seeds 1
