@@ -59,7 +59,8 @@ def dr_grpo(experience: Experience, hparams: Hparams, state: Memory) -> Advantag
 
 
 def spear(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> tuple:
-    """A recipe's step: plays, then learns from the fresh episodes and from kept ones, and keeps the fresh ones."""
+    """A recipe's step: plays, then learns from the fresh episodes and from kept ones, and keeps the fresh ones. A
+    skipped update keeps nothing."""
     key, memory = key_for(key, UPDATE, number), run.state
     games = step.collect_experience(parts, run, hparams, key, number)
     batches = step.make_batches(parts, games.experience, games.advantages)
@@ -76,7 +77,8 @@ def spear(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number:
 
     both = replay.join_batches(batches, memory.ring, again)
     learners, metrics = step.apply_update(parts, run.learners, hparams, both, key, {})
-    state = Memory(replay.put(memory.ring, batches, number), old.at[number % KEPT].set(fresh))
+    new = Memory(replay.put(memory.ring, batches, number), old.at[number % KEPT].set(fresh))
+    state = step.unless_skipped(new, memory, metrics)
     return run.replace(learners=learners, state=state), metrics | games.metrics(parts)
 
 

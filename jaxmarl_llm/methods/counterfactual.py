@@ -48,7 +48,7 @@ def joint_step(
     credit: CreditFn,
 ) -> tuple[step.Run, step.Metrics]:
     """`step.on_policy_step` with the advantages of `credit`: `cross_joint_credit`, `counterfactual`, or another
-    function.
+    function. Advantages by turn go through `leave_out`.
 
     Raises ValueError for games of more than one turn, and any error of `credit`.
     """
@@ -64,10 +64,24 @@ def joint_step(
             lambda: action_probabilities(parts, run.learners.weights | frozen, experience),
         )
         estimate = credit(experience, hparams, joint)
-        return estimate if isinstance(estimate, Advantages) else Advantages(estimate, state=state)
+        estimate = estimate if isinstance(estimate, Advantages) else Advantages(estimate, state=state)
+        return estimate if isinstance(estimate.advantage, dict) else leave_out(estimate)
 
     recipe = dataclasses.replace(parts.recipe, advantage=advantage)
     return step.on_policy_step(dataclasses.replace(parts, recipe=recipe), run, hparams, key, number)
+
+
+def leave_out(estimate: Advantages) -> Advantages:
+    """The estimate without turns whose advantage is not finite, because a joint action that nobody played pays so.
+
+    These turns are not trained, and the metric `left_out_joint` counts their episodes. If no turn is finite, nothing is
+    removed, so that the whole update is skipped. Advantages are by turn, [B, T, A].
+    """
+    finite = jnp.isfinite(jnp.asarray(estimate.advantage))
+    out = ~finite & finite.any()
+    trained = ~out if estimate.trained is None else jnp.asarray(estimate.trained) & ~out
+    metrics = {**estimate.metrics, "left_out_joint": out.any((1, 2)).sum(dtype=jnp.int32)}
+    return estimate._replace(advantage=jnp.where(out, 0, estimate.advantage), trained=trained, metrics=metrics)
 
 
 def cross_joint_credit(experience: Experience, hparams: Hparams, joint: JointActions) -> jax.Array:

@@ -109,12 +109,18 @@ def learn_from(
 
 def next_state(advantages: Advantages, state: Any, metrics: Metrics) -> Any:
     """The estimator's new state, or the old one if an update was skipped or the new one is not finite."""
-    new, sound = advantages.state, metrics["skipped"] == 0
+    new, sound = advantages.state, jnp.bool_(True)
     if advantages.remember is not None:
         new = advantages.remember(new, metrics)
     for leaf in jax.tree.leaves(new):
         sound &= jnp.isfinite(leaf).all()
-    return jax.tree.map(lambda new, old: jnp.where(sound, new, old), new, state)
+    return unless_skipped(new, state, metrics, sound)
+
+
+def unless_skipped(new: Any, old: Any, metrics: Metrics, sound: jax.Array | bool = True) -> Any:
+    """`new`, or `old` if an update was skipped or `new` is not `sound`; both have the same leaves."""
+    sound = (metrics["skipped"] == 0) & sound
+    return jax.tree.map(lambda new, old: jnp.where(sound, new, old), new, old)
 
 
 def inspect(

@@ -1,6 +1,8 @@
 """Joint credit in a whole update: probabilities of all actions, advantages by the definitions, and what is refused."""
 
 import dataclasses
+import itertools
+from dataclasses import dataclass
 from functools import partial
 
 import jax
@@ -8,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.around.wrappers import Illegal
+from jaxmarl_llm.environments.around.wrappers import Around, Illegal
 from jaxmarl_llm.environments.helpers import choice
 from jaxmarl_llm.environments.social.public_goods import PublicGoods
 from jaxmarl_llm.methods.counterfactual import counterfactual, cross_joint_credit, joint_step
@@ -108,6 +110,30 @@ def test_the_step_learns_from_it(updated):
     run, after, seen = updated
     moved = jax.tree.map(lambda x, y: float(jnp.abs(x - y).max()), run.learners.weights, after.learners.weights)
     assert max(jax.tree.leaves(moved)) > 0 and seen["skipped"] == 0
+
+
+@dataclass(frozen=True)
+class PaysNaN(Around):
+    """A game in which one joint action pays NaN."""
+
+    joint: tuple[int, ...]
+
+    def step(self, state, action, key):
+        state, view, reward = self.game.step(state, action, key)
+        return state, view, jnp.where((action == jnp.array(self.joint)).all(), jnp.nan, reward)
+
+
+def test_a_joint_action_that_nobody_played_and_that_pays_nan_leaves_its_group_out(updated):
+    run, _, seen = updated
+    gifts = seen["action"][:, 0].reshape(GROUPS, SIZE, SEATS)
+    first, second = ({*itertools.product(*group.T.tolist())} for group in gifts)
+    joint = min(first - second - {*map(tuple, gifts[0].tolist())})
+    recipe = dataclasses.replace(RECIPE, game=PaysNaN(GAME, joint), step=partial(joint_step, credit=cross_joint_credit))
+    parts = parts_of(recipe)
+    after, metrics = jax.jit(lambda run: recipe.step(parts, run, recipe.all_hparams, KEY, jnp.int32(0)))(run)
+    assert (metrics["left_out"], metrics["left_out_joint"], metrics["skipped"]) == (0, SIZE, 0)
+    moved = jax.tree.map(lambda x, y: float(jnp.abs(x - y).max()), run.learners.weights, after.learners.weights)
+    assert max(jax.tree.leaves(moved)) > 0
 
 
 def refused(recipe, credit, match):

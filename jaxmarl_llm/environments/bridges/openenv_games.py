@@ -25,7 +25,8 @@ def openenv(
     `connect` is the server's address, or a function that makes a synchronous client (`SomeEnv(base_url=...).sync()`).
     Every game has its own session until it ends, and the server must allow that many.
 
-    `tell` turns an observation into a text; by default this is its only text, or all its fields as JSON. `read` turns
+    `tell` turns an observation into a text; by default this is its only field if that is a text, else all its fields as
+    JSON. `read` turns
     an answer into an action or raises ValueError; by default the action is {"message": answer}. An answer that is no
     action is invalid: nothing is sent, and the seat is told the same text again. A reward of None counts as 0. The seed
     goes to the server's `reset`.
@@ -44,11 +45,11 @@ def openenv(
 
 
 def written_out(observation: Any) -> str:
-    """The only text among an observation's fields, or all of them as JSON."""
+    """The text of an observation with one field, or all fields as JSON; empty fields (None) are no fields."""
     given = observation if isinstance(observation, dict) else vars(observation)
-    fields = {name: value for name, value in given.items() if name not in UNTOLD}
-    texts = [value for value in fields.values() if isinstance(value, str)]
-    return texts[0] if len(texts) == 1 else json.dumps(fields, default=str)
+    fields = {name: value for name, value in given.items() if name not in UNTOLD and value is not None}
+    values = list(fields.values())
+    return values[0] if len(values) == 1 and isinstance(values[0], str) else json.dumps(fields, default=str)
 
 
 def message(text: str) -> dict[str, str]:

@@ -28,6 +28,8 @@ def server():
 def test_observations_are_their_text_or_their_fields():
     assert written_out({"text": "hello", "reward": 1.0, "done": False, "metadata": {}}) == "hello"
     assert written_out({"text": "hello", "hint": "no", "left": 2}) == '{"text": "hello", "hint": "no", "left": 2}'
+    assert written_out({"text": "hello", "hint": None}) == "hello"
+    assert written_out({"text": "hello", "legal": [0, 2]}) == '{"text": "hello", "legal": [0, 2]}'
     assert written_out({"board": [0, 1]}) == '{"board": [0, 1]}'
 
 
