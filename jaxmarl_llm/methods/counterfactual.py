@@ -57,14 +57,14 @@ def joint_step(
     def advantage(experience: Experience, hparams: Hparams, state: Any) -> Advantages:
         arranged = experience.arranged
         frozen = past.weights(parts.recipe, run, past.choose_snapshot(parts.recipe, update_key, number, arranged))
-        action, given = experience.episodes.action, (parts.rollout, update_key)
+        played = parts.rollout, update_key, experience.episodes.action, arranged.deal
         joint = JointActions(
-            lambda: joint_actions.crossed_rewards(*given, action, arranged.deal).sum(-1),
-            lambda: joint_actions.alternative_rewards(*given, action, arranged.deal).sum(-1),
+            lambda: joint_actions.crossed_rewards(*played).sum(-1),
+            lambda: joint_actions.alternative_rewards(*played).sum(-1),
             lambda: action_probabilities(parts, run.learners.weights | frozen, experience),
         )
-        estimate = credit(experience, hparams, joint)
-        estimate = estimate if isinstance(estimate, Advantages) else Advantages(estimate, state=state)
+        given = credit(experience, hparams, joint)
+        estimate = given if isinstance(given, Advantages) else Advantages(given, state=state)
         return estimate if isinstance(estimate.advantage, dict) else leave_out(estimate)
 
     recipe = dataclasses.replace(parts.recipe, advantage=advantage)
