@@ -77,11 +77,12 @@ def leave_out(estimate: Advantages) -> Advantages:
     These turns are not trained, and the metric `left_out_joint` counts their episodes. If no turn is finite, nothing is
     removed, so that the whole update is skipped. Advantages are by turn, [B, T, A].
     """
-    finite = jnp.isfinite(jnp.asarray(estimate.advantage))
+    advantage = jnp.asarray(estimate.advantage)
+    finite = jnp.isfinite(advantage)
     out = ~finite & finite.any()
     trained = ~out if estimate.trained is None else jnp.asarray(estimate.trained) & ~out
     metrics = {**estimate.metrics, "left_out_joint": out.any((1, 2)).sum(dtype=jnp.int32)}
-    return estimate._replace(advantage=jnp.where(out, 0, estimate.advantage), trained=trained, metrics=metrics)
+    return estimate._replace(advantage=jnp.where(out, 0, advantage), trained=trained, metrics=metrics)
 
 
 def cross_joint_credit(experience: Experience, hparams: Hparams, joint: JointActions) -> jax.Array:
