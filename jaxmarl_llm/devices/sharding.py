@@ -12,18 +12,18 @@ import contextlib
 import itertools
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxmarl_llm.devices import distributed, surroundings
 
 AXES = DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
-RUNS = "runs"  # the only axis of the mesh over which cores share runs
 ROWS = (DATA, FSDP)
 Rule = tuple[tuple[str, ...], ...]  # for each of a leaf's last axes, the mesh's axes that split it
 OUT_IN, IN_OUT = ((TENSOR,), (FSDP,)), ((FSDP,), (TENSOR,))
@@ -260,32 +260,34 @@ def divided() -> bool:
 
 
 def _around() -> Any:
-    """The mesh that programs are compiled for; None without a mesh, on one device, or if devices share runs."""
+    """The mesh that programs are compiled for; None without a mesh or on one device."""
     around = jax.sharding.get_abstract_mesh()
-    return None if around.empty or around.size == 1 or RUNS in around.axis_names else around
+    return None if around.empty or around.size == 1 else around
 
 
-def cores(runs: int) -> Mesh | None:
-    """The largest mesh of CPU devices, at most one per core, that shares the runs evenly; None if it is one device.
+def cores(runs: int) -> tuple[NamedSharding, ...]:
+    """Places on the CPU devices that share the runs evenly: as many as possible, at most one per core; empty if one
+    device has all runs.
 
-    A CPU device computes many operations of a tiny policy on a single core, however many cores it has.
+    A CPU device computes many operations of a tiny policy on a single core, however many cores it has. Each device runs
+    a program of its own, since a program of several devices rounds otherwise than one of a single device.
     """
     if jax.default_backend() != "cpu" or jax.process_count() > 1:
-        return None
+        return ()
     limit = min(len(jax.devices()), surroundings.usable_cores())
     count = max(n for n in range(1, limit + 1) if runs % n == 0)
-    return None if count == 1 else Mesh(np.array(jax.devices()[:count]), (RUNS,))
+    alone = lambda device: Mesh(np.array(device).reshape(1, 1, 1), AXES)
+    return () if count == 1 else tuple(NamedSharding(alone(core), PartitionSpec()) for core in jax.devices()[:count])
 
 
-def of_cores(mesh: Mesh) -> NamedSharding:
-    """The sharding of leaves [runs, ...] for `by_cores`."""
-    return NamedSharding(mesh, PartitionSpec(RUNS))
+def split_runs(tree: Any, count: int) -> list[Any]:
+    """The tree, leaves [runs, ...], in `count` trees of equally many runs."""
+    return [jax.tree.map(lambda x, part=part: jnp.split(x, count)[part], tree) for part in range(count)]
 
 
-def by_cores(function: Callable, mesh: Mesh) -> Callable:
-    """`function` of trees with leaves [runs, ...]; each device of the mesh of `cores` computes its own runs."""
-    runs = PartitionSpec(RUNS)
-    return jax.shard_map(function, mesh=mesh, in_specs=runs, out_specs=runs, check_vma=False)
+def join_runs(trees: Sequence[Any]) -> Any:
+    """Inverse of `split_runs`."""
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts), *trees)
 
 
 def hardware() -> dict[str, Any]:

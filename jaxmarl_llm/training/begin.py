@@ -13,9 +13,8 @@ from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.rollout import policy
 from jaxmarl_llm.training import past, step
 from jaxmarl_llm.training.recipe import INITIAL, Parts, Recipe
-from jaxmarl_llm.training.records import Common
 from jaxmarl_llm.training.setup import parts_of, rollout_of
-from jaxmarl_llm.training.warm_start import imitate, imitation_update, tiny_lessons
+from jaxmarl_llm.training.warm_start import imitate, imitation_update
 
 
 def init_run(parts: Parts, key: jax.Array, tiny: dict[str, Any] | None = None) -> step.Run:
@@ -57,19 +56,6 @@ def init_tiny(parts: Parts, key: jax.Array, taught: bool = True) -> dict[str, An
         return dict(zip(names, imitate(recipe, sets[0], names, keys[np.array(new)]), strict=True))
     configs = [policy_set.config for policy_set in sets if policy_set.config is not None]  # learners are no scripts
     return {name: decoder.init(config, keys[i]) for name, config, i in zip(names, configs, new, strict=True)}
-
-
-def tokens_taught(parts: Parts) -> int:
-    """Maximum tokens of one update of the warm start of tiny policies, 1 without a warm start. Recipes that agree in
-    `warm_start_of` have the same number."""
-    recipe = parts.recipe
-    if isinstance(recipe.warm_start, Recipe):
-        return tokens_of(parts_of(parts, recipe.warm_start))
-    names = [name for name in parts.learners if parts.policy_set_of[name] not in parts.base]
-    if not (recipe.warm_start and names):
-        return 1
-    student = parts.policy_sets[parts.policy_set_of[names[0]]]
-    return tiny_lessons(recipe, student, names).tokens * (1 if isinstance(recipe.warm_start, Common) else len(names))
 
 
 def tokens_of(parts: Parts) -> int:

@@ -1,14 +1,15 @@
 """A recipe's runs on a mesh: initialises, updates, plays and examines them, with the compiled programs of `programs`.
 
-A run is one arm and one seed. Runs of tiny policies share a program by `vmap`. On a CPU they are computed in chunks
-that fit its caches, and long programs split the runs over cores. Runs of pretrained policies are computed one after
-another in the program. `step` defines an update.
+A run is one arm and one seed. Runs of tiny policies share a program, which computes a fixed number of them at once. On
+a CPU cores share the runs of a long training. The bits of a run depend on its recipe, hparams and seed alone. `step`
+defines an update.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from typing import Any
 
@@ -27,17 +28,19 @@ from jaxmarl_llm.training import begin, past, step
 from jaxmarl_llm.training.examine import Examined
 from jaxmarl_llm.training.host_games import host_games
 from jaxmarl_llm.training.left_out import without_places
-from jaxmarl_llm.training.programs import Functions, Programs, RunMap
+from jaxmarl_llm.training.programs import Functions, Programs, run_map
 from jaxmarl_llm.training.recipe import Recipe, by_run
 from jaxmarl_llm.training.records import Arranged, Run
 from jaxmarl_llm.training.setup import TINY, Model, check_mesh, setup, small
 from jaxmarl_llm.training.step import Metrics, Part
 from jaxmarl_llm.training.watch import Watch
 
-# A program is long from this number of tokens, over all updates of all runs: it is compiled for speed, and cores share
-# its runs. So an arm may round differently with more updates or seeds. With two cores an update of 100 runs of `sizes`,
-# 60 of `horizon` and 130 of `policies` took 1.5, 1.4 and 1.0 seconds instead of 2.3, 2.2 and 1.4.
-LONG = 10_000_000
+# An update of a run is long from this number of tokens: its program is compiled for speed. What decides is the recipe
+# alone, so that an arm rounds alike with any number of updates and seeds.
+LONG = 1_500
+# Cores share the runs of a training from this number of tokens, over all updates of all runs. A shorter training is
+# faster on one core, since other programs compile while it trains. The bits of a run do not depend on it.
+SHARED = 10_000_000
 
 
 class Ahead(struct.PyTreeNode):
@@ -103,14 +106,15 @@ class Trainer:
         self.keys = jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))
         tokens = begin.tokens_of(self.parts) if self.tiny and not self.on_host else 0
         self.watch = Watch(None if self.on_host else recipe.game, len(seeds), max_skipped)
-        long = tokens * len(seeds) * recipe.updates >= LONG
-        # The cores that share the runs of an update; between updates a state lies on the first device. A short program
-        # is faster on one core, since other programs compile while it trains.
-        self.cores = sharding.cores(len(seeds)) if long and self.mesh.size == 1 and not rollout_mesh else None
+        # The cores that share the runs of an update; between updates a state lies on the first device.
+        shared = tokens * len(seeds) * recipe.updates >= SHARED and self.mesh.size == 1 and not rollout_mesh
+        self.cores = sharding.cores(len(seeds)) if shared else ()
         half = any(members.config is not None and members.config.dtypes.half for members in self.policy_sets.values())
-        map_runs = RunMap(self.tiny, self.on_host, self.mesh.size, tokens)
-        self.functions = Functions(self.parts, by_run(recipe, hparams), seeds, map_runs, self.cores)
-        self.programs = Programs(self.functions, compiling.Kind(self.small, long, half))
+        self._hparams = by_run(recipe, hparams)
+        self.functions = Functions(self.parts, seeds, run_map(self.tiny))
+        self.programs = Programs(self.functions, compiling.Kind(self.small, tokens >= LONG, half))
+        self._split = jax.jit(partial(sharding.split_runs, count=max(1, len(self.cores))))
+        self._join = jax.jit(sharding.join_runs)
 
     @cached_property
     def _tiny_shape(self) -> dict:
@@ -122,6 +126,11 @@ class Trainer:
         return jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), shapes, where)
 
     # called by commands
+
+    def hparams_at(self, number: Any) -> dict[str, Any]:
+        """The hparams of an update, leaves [runs]. Beyond its last update a schedule keeps its last value."""
+        at = lambda x: x if x.ndim == 1 else x[:, jnp.minimum(number, x.shape[1] - 1)]
+        return jax.tree.map(at, self._hparams)
 
     def init_tiny(self) -> dict:
         """Initial weights of tiny policies after their warm start, by learner: leaves [distinct seeds, ...]. They are
@@ -163,17 +172,24 @@ class Trainer:
     def compile_update(self) -> None:
         """Compiles the program of `update` ahead of its first call; another thread may do so. Does nothing if games are
         played on the host or on a rollout mesh."""
-        if not (self.on_host or self.rollout_mesh):
-            self.lower_update().compile()
+        if self.on_host or self.rollout_mesh:
+            return
+        programs = [self.lower_update(core) for core in self.cores or (None,)]
+        with ThreadPoolExecutor(len(programs), "compile") as beside:
+            list(beside.map(lambda program: program.compile(), programs))
 
-    def lower_update(self) -> Any:
-        """The lowered program of an update. It exists only if games are played in that program."""
+    def lower_update(self, core: jax.sharding.Sharding | None = None) -> Any:
+        """The lowered program of an update, or of one core's part of it. It exists only if games are played in that
+        program."""
+        given = self.keys, self.hparams_at(0)
         with sharding.use(self.mesh):
             state = self.abstract()
-            if self.cores is not None:
-                spread = sharding.of_cores(self.cores)
-                state = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=spread), state)
-            return self.programs.update.lower(self.base, self.keys, state, jnp.int32(0))
+            if core is not None:
+                given, runs = self._split(given)[0], len(self.keys) // len(self.cores)
+                state = jax.tree.map(
+                    lambda x: jax.ShapeDtypeStruct((runs, *x.shape[1:]), x.dtype, sharding=core), state
+                )
+            return self.programs.update.lower(self.base, *given, state, jnp.int32(0))
 
     def update(self, state: Any, number: int) -> tuple[Any, Metrics]:
         """Makes update `number` of every run. Returns the new state and metrics [runs]; the old state is donated.
@@ -185,18 +201,20 @@ class Trainer:
         return state, without_places(metrics)
 
     def _dispatch(self, state: Any, number: int) -> tuple[Any, Metrics]:
+        hparams, at = self.hparams_at(number), jnp.int32(number)
         if self.on_host:
             played = self._host_games(state, UPDATE, number)
-            return self.programs.learn(self.base, self.keys, state, played, jnp.int32(number))
+            return self.programs.learn(self.base, self.keys, hparams, state, played, at)
         if self.rollout_mesh is None:
-            if self.cores is None:
-                return self.programs.update(self.base, self.keys, state, jnp.int32(number))
-            state = jax.device_put(state, sharding.of_cores(self.cores))
-            return jax.device_put(
-                self.programs.update(self.base, self.keys, state, jnp.int32(number)), self.mesh.devices.item()
-            )
+            if not self.cores:
+                return self.programs.update(self.base, self.keys, hparams, state, at)
+            parts = zip(self._split((self.keys, hparams)), self._split(state), self.cores, strict=True)
+            results = [
+                self.programs.update(self.base, *given, jax.device_put(part, core), at) for given, part, core in parts
+            ]
+            return self._join(jax.device_put(results, self.mesh.devices.item()))
         following = self._play_ahead(state.run, number + 1)
-        run, metrics = self.programs.learn(self.base, self.keys, state.run, state.trajectory, jnp.int32(number))
+        run, metrics = self.programs.learn(self.base, self.keys, hparams, state.run, state.trajectory, at)
         learned = metrics["skipped"] < self.recipe.epochs * self.recipe.minibatches
         new = Ahead(run, following, state.version + learned, state.version)
         return new, metrics | {"stale": state.version - state.played_by}
@@ -224,7 +242,7 @@ class Trainer:
         if self.recipe.step is not None or self.on_host:
             return self.play(state), {}, {}
         run = state.run if isinstance(state, Ahead) else state
-        return self.programs.inspect(self.base, self.keys, run, jnp.int32(number))
+        return self.programs.inspect(self.base, self.keys, self.hparams_at(number), run, jnp.int32(number))
 
     def play(self, state: Any, rollout: Rollout | None = None) -> Trajectory:
         """Games of every run with its present weights, leaves [runs, ...]: training games, or games of another
@@ -238,14 +256,15 @@ class Trainer:
         """A batch of games of some runs with all that is known of their tokens, leaves [len(runs), ...], before update
         `number`. These are no training games, and every call deals the same ones."""
         run, runs = state.run if isinstance(state, Ahead) else state, tuple(runs)
-        at, arranged = jnp.int32(number), Arranged()
+        hparams, arranged = self.hparams_at(number), Arranged()
         if self.recipe.arrange is not None and self.recipe.step is None:
-            arranged = self.programs.arrange(runs, self.keys, run, at)
+            arranged = self.programs.arrange(runs, self.keys, hparams, run, jnp.int32(number))
         played = self._host_games(run, SHOW, runs=runs) if self.on_host else None
         games = self.programs.examine(runs, self.base, self.keys, run, arranged, played)
         if self.recipe.step is not None:
             return games
-        return games.replace(advantage=self.programs.advantages(runs, self.base, run, games.trajectory, at, arranged))
+        advantage = self.programs.advantages(runs, self.base, hparams, run, games.trajectory, arranged)
+        return games.replace(advantage=advantage)
 
     def weights(self, state: Any, run: int) -> dict[str, dict]:
         """The weights of one run, by policy set, in the form of a rollout."""
@@ -254,4 +273,4 @@ class Trainer:
 
     def sample_batch(self, seed: int = 0) -> tuple[Run, dict[str, Part]]:
         """(a run before training, {policy set: the batch of its first update}), for a notebook."""
-        return jax.jit(self.functions.sample)(self.base, jax.random.key(seed))
+        return jax.jit(self.functions.sample)(self.base, self.hparams_at(0), jax.random.key(seed))

@@ -99,7 +99,7 @@ def batches_alone(trainer, run, hparams):
 @pytest.mark.long
 def test_each_game_is_played_as_it_would_be_alone_and_the_gradient_is_of_all_tokens(joint):
     trainer, run, after, metrics = joint
-    hparams = {name: x[0] for name, x in trainer.functions.hparams_at(0).items()}
+    hparams = {name: x[0] for name, x in trainer.hparams_at(0).items()}
     alone = batches_alone(trainer, run, hparams)
     kuhn, dilemma = alone["kuhn"][1].episodes, alone["dilemma"][1].episodes
     np.testing.assert_allclose(metrics["kuhn/return"][0], kuhn.reward.sum((1, 3)).mean(), atol=1e-6)

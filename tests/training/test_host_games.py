@@ -99,7 +99,7 @@ def test_an_update_is_that_of_the_step_on_the_same_games():
         own = jax.tree.map(lambda x, run=run: jnp.asarray(x[run]), kept)
         key = key_for(trainer.keys[run], UPDATE, 3)
         played = trainer.rollout(step.rollout_weights(trainer.parts, own.learners.weights), key)
-        hparams = {name: x[run] for name, x in trainer.functions.hparams_at(3).items()}
+        hparams = {name: x[run] for name, x in trainer.hparams_at(3).items()}
         wanted, _ = step.learn(trainer.parts, own, hparams, played, key, {})
         adam = [learners.optimiser["me"][1] for learners in (wanted.learners, after.learners)]
         for a, b in zip(*(jax.tree.leaves((one.mu, one.nu)) for one in adam), strict=True):

@@ -84,7 +84,7 @@ def test_the_other_episodes_teach_what_they_teach_without_it():
             for name, own in played.rows.items()
         }
         played = played.replace(episodes=episodes.replace(reward=reward, acted=acted), rows=rows)
-        hparams = {name: x[0] for name, x in trainer.functions.hparams_at(0).items()}
+        hparams = {name: x[0] for name, x in trainer.hparams_at(0).items()}
         return step.learn(parts, run, hparams, played, key, {})
 
     (by_hand, _), (whole, _) = learn(0.0, True), learn(0.0, False)
