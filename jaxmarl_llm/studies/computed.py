@@ -14,6 +14,7 @@ import numpy as np
 from jaxmarl_llm.devices.compiling import options
 from jaxmarl_llm.rl.choices import Choices, check_choices, stack_runs
 
+AT_ONCE = 10  # seeds of a computed arm in one call of its program
 LABEL = "computed"  # stands for the model in results of a study without trained arms
 
 
@@ -61,10 +62,16 @@ class Computed:
 def _compute_seeds(
     compute: Callable, hparams: tuple[tuple[str, float | str], ...], seeds: tuple[int, ...], level: int | None
 ) -> Any:
-    """The result of `compute` for all seeds, under vmap; the last result is cached, for the other arms in it."""
+    """The result of `compute` for all seeds, `AT_ONCE` under vmap; the last result is cached, for the other arms in it.
+
+    The last seeds are filled up with copies of the last one, so that a seed has the same bits alone and beside others.
+    """
     run_seed = lambda key: compute(key, _to_float32(hparams))
-    every = jax.jit(jax.vmap(run_seed), compiler_options=options(level))
-    return jax.device_get(every(jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))))
+    program = jax.jit(jax.vmap(run_seed), compiler_options=options(level))
+    filled = [*seeds, *seeds[-1:] * (-len(seeds) % AT_ONCE)]
+    keys = jax.vmap(jax.random.key)(jnp.array(filled, jnp.uint32)).reshape(-1, AT_ONCE)
+    results = [jax.device_get(program(part)) for part in keys]
+    return jax.tree.map(lambda *parts: np.concatenate(parts)[: len(seeds)], *results)
 
 
 def _to_float32(hparams: Iterable[tuple[str, float | str]]) -> dict[str, Any]:

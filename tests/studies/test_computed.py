@@ -63,3 +63,16 @@ def test_arms_side_by_side_may_take_different_options():
         side_by_side(of, {"one": {"scale": 1.0, "sign": "mnus"}}, 3, choices)
     with pytest.raises(ValueError, match="no choice named 'sing': did you mean 'sign'"):
         side_by_side(of, {"one": {"scale": 1.0, "sing": "minus"}}, 3, choices)
+
+
+def test_a_seed_has_the_same_bits_alone_and_beside_others():
+    def of(key, hparams):
+        x = jax.random.normal(key, (7, 7))
+        step = lambda x, _: (jnp.sin(x @ x.T + hparams["scale"] * x),) * 2
+        return {"x": jax.lax.scan(step, x, length=5)[1].mean((1, 2))}
+
+    arm = Computed(of, {"scale": 0.7}, updates=5)
+    alone, ten, more = (arm.curves(seeds)["x"] for seeds in ([3], [*range(10)], [*range(13)]))
+    np.testing.assert_array_equal(alone[0], ten[3])
+    np.testing.assert_array_equal(ten, more[:10])
+    assert more.shape == (13, 5) and len({*more[:, -1]}) == 13
