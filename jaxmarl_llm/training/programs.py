@@ -51,14 +51,20 @@ class RunMap:
         if self.alone and runs == 1:
             result = function(*jax.tree.map(lambda x: x[0], trees))
             return jax.tree.map(lambda x: x[None], result)
-        one = jax.eval_shape(function, *jax.tree.map(lambda x: x[0], trees))
-        results = jax.tree.map(lambda x: jnp.zeros((runs, *x.shape), x.dtype), one)
-        side_by_side = function if self.width == 1 else jax.vmap(function)
+        side_by_side = jax.jit(function if self.width == 1 else jax.vmap(function))  # traced once for shape and loop
+
+        def take(part: Any) -> tuple[Any, Any]:
+            """(indices of the runs of a part, past the end for copies of the last run; their trees)."""
+            at = part if self.width == 1 else part * self.width + jnp.arange(self.width)
+            return at, jax.tree.map(lambda x: x[jnp.minimum(at, runs - 1)], trees)
 
         def compute(part: jax.Array, results: Any) -> Any:
-            at = part if self.width == 1 else part * self.width + jnp.arange(self.width)
-            given = jax.tree.map(lambda x: x[jnp.minimum(at, runs - 1)], trees)
+            at, given = take(part)
             return jax.tree.map(lambda x, new: x.at[at].set(new, mode="drop"), results, side_by_side(*given))
+
+        first = jax.eval_shape(lambda: side_by_side(*take(jnp.int32(0))[1]))
+        shape = lambda x: (runs, *x.shape[self.width > 1 :])
+        results = jax.tree.map(lambda x: jnp.zeros(shape(x), x.dtype), first)
 
         parts = jax.lax.optimization_barrier(jnp.int32(-(-runs // self.width)))  # else XLA unrolls a loop of one part
         return jax.lax.fori_loop(0, parts, compute, results)
