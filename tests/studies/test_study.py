@@ -160,7 +160,7 @@ def test_another_study_or_game_is_no_code_of_a_study():
     ("outcomes", "word"),
     [
         ((), "–"),
-        (("as predicted",) * 2, "reproduced"),
+        (("as predicted",) * 2, "as predicted"),
         (("as predicted", "not shown"), "not shown"),
         (("as predicted", "not shown", "contradicted"), "contradicted"),
     ],
