@@ -1,4 +1,8 @@
-"""Generations against a loop: who survives, who copies whom, and what noise is added."""
+"""Generations against a loop: who survives, who copies whom, and what noise is added.
+
+The long cases compile updates of several learners, or merge leaf by leaf; the short ones check each generation against
+a loop.
+"""
 
 from dataclasses import replace
 from functools import partial

@@ -1,4 +1,7 @@
-"""Chunks whose tokens in use are packed: the same hidden states and caches, fewer tokens computed."""
+"""Chunks whose tokens in use are packed: the same hidden states and caches, fewer tokens computed.
+
+The long cases compile wider chunks or more blocks; the short ones check the same laws in narrow and sparse ones.
+"""
 
 from functools import cache
 
@@ -30,7 +33,7 @@ def appended(width: int, n: jax.Array) -> tuple[decoder.Cache, jax.Array]:
 
 
 @cache
-def compiled(width: int, heavy: int):
+def program(width: int, heavy: int):
     """`appended` with models of so many parameters as heavy ones: compiled once for all chunks of a width."""
 
     def append(n):
@@ -54,7 +57,7 @@ def compiled(width: int, heavy: int):
 )
 def test_packed_tokens_are_computed_as_padded_ones(width, n):
     (plain_cache, plain), (cache, hidden) = (
-        jax.device_get(compiled(width, heavy)(jnp.array(n))) for heavy in (packing.HEAVY, 0)
+        jax.device_get(program(width, heavy)(jnp.array(n))) for heavy in (packing.HEAVY, 0)
     )
     np.testing.assert_array_equal(cache.length, plain_cache.length)
     for r, length in enumerate(n):

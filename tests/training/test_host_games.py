@@ -1,4 +1,7 @@
-"""Games in plain Python as a recipe's game: trained, continued, shown, and refused in a sentence."""
+"""Games in plain Python as a recipe's game: trained, continued, shown, and refused in a sentence.
+
+The long cases train two seeds or compile the step twice; the short ones play the same games with untrained weights.
+"""
 
 import dataclasses
 import string

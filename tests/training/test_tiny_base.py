@@ -1,4 +1,7 @@
-"""Many tiny policies as adapters of one base: one policy set, one program, each its own."""
+"""Many tiny policies as adapters of one base: one policy set, one program, each its own.
+
+The long cases train, or repeat the law of the short one in other games and line-ups.
+"""
 
 import dataclasses
 from functools import partial
