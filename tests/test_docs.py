@@ -1,4 +1,7 @@
-"""The pages of docs/ leave nothing out: names, games, studies, and what a command can be told."""
+"""The pages of docs/ leave nothing out: names, games, studies, and what a command can be told.
+
+The long case compiles every snippet of a page; the short ones read the pages.
+"""
 
 import importlib
 import os

@@ -1,4 +1,7 @@
-"""The game table in the terminal, as a person meets it."""
+"""The game table in the terminal, as a person meets it.
+
+The long cases compile a rollout of three games; the short ones seat persons and a model at the same table.
+"""
 
 import importlib.util
 import io

@@ -1,3 +1,8 @@
+"""Rollouts and updates on meshes of devices: those of one device, and split as the rules say.
+
+The long cases compile an update on each mesh; the short ones read the sharding of every leaf.
+"""
+
 import re
 from functools import partial
 

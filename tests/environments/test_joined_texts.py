@@ -1,4 +1,7 @@
-"""What wrappers add to a game's texts stands apart from them; `test_base` says so of the games themselves."""
+"""What wrappers add to a game's texts stands apart from them; `test_base` says so of the games themselves.
+
+The long cases compile further wrappers; the short ones take two of them.
+"""
 
 from typing import Any
 

@@ -107,7 +107,11 @@ class Traced:
         return set(found[arm.part] if joined else found)
 
     def metrics(self, arm: Recipe) -> set[str]:
-        """The names of what a step of the arm measures."""
+        """The names of what a step of the arm measures; arms that share a program are traced once."""
+        return self.once((arm.structure,), lambda: self.step(arm))
+
+    def step(self, arm: Recipe) -> set[str]:
+        """The names of what a step measures, traced."""
         hparams = first_hparams(arm)
         parts = setup(arm, "tiny", sharding.mesh(), loading.load)
         if arm.step is not None:

@@ -1,4 +1,8 @@
-"""The utterance critic against a table of exact values; answers drawn anew; a network's own step."""
+"""The utterance critic against a table of exact values; answers drawn anew; a network's own step.
+
+The long cases train a critic or step a network; the short ones draw answers from the same games, and `test_contract`
+traces the study.
+"""
 
 from functools import partial
 

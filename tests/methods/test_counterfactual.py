@@ -1,4 +1,8 @@
-"""Joint credit in a whole update: probabilities of all actions, advantages by the definitions, and what is refused."""
+"""Joint credit in a whole update: probabilities of all actions, advantages by the definitions, and what is refused.
+
+All cases are long, as they share one whole update; `test_contract` traces the same step in the study of crossed
+rewards.
+"""
 
 import dataclasses
 import itertools

@@ -1,4 +1,7 @@
-"""An encoder reads each text alone, as if nothing were padded; the study pays by the line that was said."""
+"""An encoder reads each text alone, as if nothing were padded; the study pays by the line that was said.
+
+All cases are long, as they compile an encoder for each length, or play; `test_contract` traces the study.
+"""
 
 import dataclasses
 

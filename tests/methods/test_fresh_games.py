@@ -1,4 +1,7 @@
-"""Metrics of fresh games: the deal that is given, games that are no groups, the same ones at every call."""
+"""Metrics of fresh games: the deal that is given, games that are no groups, the same ones at every call.
+
+The case is long, as it compiles games with two kinds of deal; tests of studies take metrics of their own games.
+"""
 
 from functools import partial
 

@@ -1,4 +1,8 @@
-"""Generations against a loop: who survives, who copies whom, and what noise is added."""
+"""Generations against a loop: who survives, who copies whom, and what noise is added.
+
+The long cases compile updates of several learners, or merge leaf by leaf; the short ones check each generation against
+a loop.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -13,7 +17,7 @@ from jaxmarl_llm.keys import ARRANGE, SELECT, UPDATE, key_for
 from jaxmarl_llm.methods import generations
 from jaxmarl_llm.methods.generations import evolving, first_generation, imitation, merge_policies, next_generation
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.training import step
+from jaxmarl_llm.training import begin, step
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe, no_state
 from jaxmarl_llm.training.records import Arranged
@@ -163,8 +167,9 @@ def test_who_survives_is_drawn_by_another_key_than_what_is_arranged(monkeypatch)
         groups=1,
         group_size=2,
     )
-    trainer = Trainer(recipe, [recipe.all_hparams], [0])
-    trainer.update(trainer.init(), 0)
+    parts, key = Trainer(recipe, [recipe.all_hparams], [0]).parts, jax.random.key(0)
+    run = jax.eval_shape(partial(begin.init_run, parts), key)
+    jax.eval_shape(partial(recipe.step, parts), run, recipe.traced_hparams, key, jnp.int32(0))
     assert ARRANGE in purposes[step] and SELECT in purposes[generations]
     assert not purposes[step] & purposes[generations] - {UPDATE}
 

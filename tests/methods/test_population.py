@@ -1,4 +1,7 @@
-"""A population against a loop: who survives and is copied, where all sit afterwards, what comes with the weights."""
+"""A population against a loop: who survives and is copied, where all sit afterwards, what comes with the weights.
+
+The long case compiles updates of three tables; the short ones check each generation against a loop.
+"""
 
 from dataclasses import replace
 from functools import partial

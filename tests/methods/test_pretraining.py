@@ -1,4 +1,8 @@
-"""Reading games before playing any: a language model's loss over all that is heard and said."""
+"""Reading games before playing any: a language model's loss over all that is heard and said.
+
+The long cases compile play and reading; `test_contract` traces the studies that read, and the short ones check their
+words.
+"""
 
 from dataclasses import replace
 from functools import partial

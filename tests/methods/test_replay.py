@@ -1,4 +1,7 @@
-"""The ring: what is kept and replaced, that kept rows score as they were sampled, and the loss of joined batches."""
+"""The ring: what is kept and replaced, that kept rows score as they were sampled, and the loss of joined batches.
+
+All cases are long, as they compile play and learning; `test_contract` traces the study that imitates its successes.
+"""
 
 from dataclasses import replace
 from functools import partial

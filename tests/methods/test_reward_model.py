@@ -1,4 +1,7 @@
-"""A reward model: it learns a ranking from pairs of the last updates, and never from a masked one."""
+"""A reward model: it learns a ranking from pairs of the last updates, and never from a masked one.
+
+The long case compiles four updates of a ring; the short ones learn from one set of pairs.
+"""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,8 @@
-"""Several games in one update: each as it would be alone, and one gradient of all tokens."""
+"""Several games in one update: each as it would be alone, and one gradient of all tokens.
+
+The long cases compile updates of each game alone beside the joint one; the short ones check the counts and points of
+the joint one.
+"""
 
 import dataclasses
 from functools import partial

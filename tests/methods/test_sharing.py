@@ -1,4 +1,7 @@
-"""Shared weights stay equal, their gradient is that of all policies together, and the rest is each policy's own."""
+"""Shared weights stay equal, their gradient is that of all policies together, and the rest is each policy's own.
+
+The long case compiles updates of all policies; `test_contract` traces the studies that share weights.
+"""
 
 from functools import partial
 

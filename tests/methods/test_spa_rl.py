@@ -1,4 +1,8 @@
-"""The progress estimator: what it reads, where it speaks, and that its contributions add up to the return."""
+"""The progress estimator: what it reads, where it speaks, and that its contributions add up to the return.
+
+The long cases compile play, a network and its lessons; the short one compares contributions, and `test_contract` traces
+the study.
+"""
 
 import dataclasses
 from functools import partial

@@ -1,4 +1,7 @@
-"""A model of users: what a preference adds to the latent, and two users who want opposite things."""
+"""A model of users: what a preference adds to the latent, and two users who want opposite things.
+
+The long case trains a latent; the short ones check the formulas of its network.
+"""
 
 import jax
 import jax.numpy as jnp

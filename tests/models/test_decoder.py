@@ -1,6 +1,9 @@
 """The decoder: laws of its own, and every family against transformers.
 
 `python -m tests.models.test_decoder` writes the golden file from what transformers computes; it needs torch.
+
+The long cases compile gradients, several devices or further families; the short ones decode two families token by
+token.
 """
 
 from dataclasses import replace

@@ -1,6 +1,8 @@
 """Damaged and hostile files: refused in a sentence or loaded as they were; none hangs, runs code or half-converts.
 
 The cases, and what of them must be refused, stand in tests/support/hostile.py.
+
+The long cases damage each kind of file a dozen times; tests of each format refuse the commonest damages.
 """
 
 import json

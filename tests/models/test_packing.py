@@ -1,4 +1,9 @@
-"""Chunks whose tokens in use are packed: the same hidden states and caches, fewer tokens computed."""
+"""Chunks whose tokens in use are packed: the same hidden states and caches, fewer tokens computed.
+
+The long cases compile wider chunks or more blocks; the short ones check the same laws in narrow and sparse ones.
+"""
+
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +17,7 @@ from jaxmarl_llm.models.lora import Lora
 CONFIG = Config(50, 8, 16, 2, 2, 1, 4, 128)
 
 
-def appended(width: int, n: list[int]) -> tuple[decoder.Cache, jax.Array]:
+def appended(width: int, n: jax.Array) -> tuple[decoder.Cache, jax.Array]:
     """A chunk after two prompts of three rows each, a policy for every other row."""
     params = decoder.init(CONFIG, jax.random.key(0))
     settings = (Lora(2, 2.0), Lora(2, 2.0))
@@ -24,7 +29,19 @@ def appended(width: int, n: list[int]) -> tuple[decoder.Cache, jax.Array]:
     cache = decoder.empty_cache(CONFIG, 6, 3 + 2 * width, before)
     policy, tokens = jnp.arange(6) % 2, jax.random.randint(jax.random.key(2), (6, 3 + width), 0, 50)
     cache, _ = decoder.append(CONFIG, prepared, cache, tokens[:, :3], jnp.array([3, 1, 0, 2, 3, 3]), policy)
-    return decoder.append(CONFIG, prepared, cache, tokens[:, 3:], jnp.array(n), policy)
+    return decoder.append(CONFIG, prepared, cache, tokens[:, 3:], n, policy)
+
+
+@cache
+def program(width: int, heavy: int):
+    """`appended` with models of so many parameters as heavy ones: compiled once for all chunks of a width."""
+
+    def append(n):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(packing, "HEAVY", heavy)
+            return appended(width, n)
+
+    return jax.jit(append)
 
 
 @pytest.mark.parametrize(
@@ -38,10 +55,10 @@ def appended(width: int, n: list[int]) -> tuple[decoder.Cache, jax.Array]:
         (20, [0, 0, 1, 0, 0, 0]),
     ],
 )
-def test_packed_tokens_are_computed_as_padded_ones(width, n, monkeypatch):
-    plain_cache, plain = appended(width, n)
-    monkeypatch.setattr(packing, "HEAVY", 0)
-    cache, hidden = appended(width, n)
+def test_packed_tokens_are_computed_as_padded_ones(width, n):
+    (plain_cache, plain), (cache, hidden) = (
+        jax.device_get(program(width, heavy)(jnp.array(n))) for heavy in (packing.HEAVY, 0)
+    )
     np.testing.assert_array_equal(cache.length, plain_cache.length)
     for r, length in enumerate(n):
         np.testing.assert_allclose(hidden[r, :length], plain[r, :length], atol=1e-5)

@@ -1,6 +1,8 @@
 """Adapters in PEFT's format: opened by peft with our logits, read from peft, merged into the base, refused by name.
 
 `python -m tests.models.test_peft_files` writes the golden file with what peft writes and computes; it needs both.
+
+The long cases compile a model for each further form of an adapter; the short ones take the most frequent forms.
 """
 
 import json

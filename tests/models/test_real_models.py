@@ -2,6 +2,8 @@
 
 `python -m tests.models.test_real_models` writes the golden files from what transformers reads; it needs torch and
 accelerate.
+
+The long cases compile whole real models; the short one finds wrong settings by the same golden logits.
 """
 
 import importlib.util

@@ -1,4 +1,8 @@
-"""A plan agrees with what XLA compiles, and says what does not fit."""
+"""A plan agrees with what XLA compiles, and says what does not fit.
+
+The long cases compile steps and rollouts on a mesh; the short ones check the arithmetic, and each sentence, without
+them.
+"""
 
 import dataclasses
 import io

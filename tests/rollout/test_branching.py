@@ -1,4 +1,7 @@
-"""Partial rollouts: copied turns, independent continuations, and exact log-probabilities."""
+"""Partial rollouts: copied turns, independent continuations, and exact log-probabilities.
+
+All cases are long, as they compile rollouts with copied turns; `test_contract` traces the studies that branch.
+"""
 
 from functools import partial
 

@@ -1,4 +1,7 @@
-"""Critics of tokens and of turns learn the returns of games from a rollout."""
+"""Critics of tokens and of turns learn the returns of games from a rollout.
+
+The long case trains for many updates; `test_policy_scores` checks values and their gradients.
+"""
 
 import jax
 import jax.numpy as jnp

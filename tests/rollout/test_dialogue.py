@@ -1,6 +1,8 @@
 """Rows equal the rendering of the model's chat template, also where it strips the spaces around a text.
 
 transformers renders the templates. Texts are told in pieces over several turns, with spaces at both ends.
+
+The long cases play games with each template; the short ones render the same dialogues of texts.
 """
 
 import json

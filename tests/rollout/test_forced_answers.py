@@ -1,4 +1,7 @@
-"""Answers without an alternative: nothing is sampled, and the rest of the game does not change."""
+"""Answers without an alternative: nothing is sampled, and the rest of the game does not change.
+
+The long cases compile rollouts of further games, in bytes or with more letters; the short ones check the same laws.
+"""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""Tables of rewards of other joint actions against games that are stepped by hand, chance in the rules included."""
+"""Tables of rewards of other joint actions against games that are stepped by hand, chance in the rules included.
+
+The long case compiles tables of two kinds and makes one again without jit; the short one steps them by hand.
+"""
 
 import itertools
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""Messages between seats: a message reaches exactly the seats that hear it, unchanged."""
+"""Messages between seats: a message reaches exactly the seats that hear it, unchanged.
+
+The long cases compile further rollouts with messages; `test_rollout` reads every message of its batch "talk".
+"""
 
 from dataclasses import replace
 from functools import cache

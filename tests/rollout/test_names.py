@@ -1,4 +1,7 @@
-"""Names of observations: equal if and only if the tokens read so far are equal."""
+"""Names of observations: equal if and only if the tokens read so far are equal.
+
+The long case compiles a rollout with messages; the short ones name the histories of other games and of texts by hand.
+"""
 
 from dataclasses import replace
 

@@ -1,4 +1,7 @@
-"""A trained policy is saved and plays on: the same weights, the same tokens, and no other game."""
+"""A trained policy is saved and plays on: the same weights, the same tokens, and no other game.
+
+The long case compiles rollouts of saved policies; the short ones read the same files.
+"""
 
 import json
 from dataclasses import replace

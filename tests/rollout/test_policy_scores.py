@@ -1,4 +1,8 @@
-"""Scores and values of sampled tokens equal those of all logits of whole rows, in value and gradient."""
+"""Scores and values of sampled tokens equal those of all logits of whole rows, in value and gradient.
+
+The long cases compile all logits for each way of sampling; the short ones compare scores with the probabilities sampled
+with.
+"""
 
 from dataclasses import replace
 from functools import partial

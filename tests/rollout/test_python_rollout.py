@@ -6,6 +6,8 @@ the expected dialogue of each row.
 "market" is a game of this file with every special case: seats that speak at once, in turn and never, chance during
 play, and letters outside the tokenizer. Seats that did not speak are paid. Its players are two models, two adapters, a
 script and a recorded script. "kuhn" is TextArena's, "sums" reasoning_gym's.
+
+The long cases compile scores or play further games; the short ones read every row of the other games.
 """
 
 import random

@@ -1,6 +1,8 @@
 """Rollouts: games, records and scores agree with the sampled tokens.
 
 `tests.support.rollout_cases` plays four batches; `tests.support.dialogues` writes the dialogues that they must hold.
+
+The long cases score again or play the relay; the short ones read the same laws in the batches "silent" and "talk".
 """
 
 import re

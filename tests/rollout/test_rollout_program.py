@@ -1,4 +1,7 @@
-"""The compiled program of a rollout: the same games with and without jit, for one seat or all rows, for any turns."""
+"""The compiled program of a rollout: the same games with and without jit, for one seat or all rows, for any turns.
+
+The long cases compile two or three rollouts of further games; the short ones compile those of one game.
+"""
 
 from dataclasses import dataclass, field, replace
 from functools import partial

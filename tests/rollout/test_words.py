@@ -1,4 +1,7 @@
-"""Tiny policies with free text in letters: possible texts, heard texts, and exact log-probabilities."""
+"""Tiny policies with free text in letters: possible texts, heard texts, and exact log-probabilities.
+
+All cases are long, as they compile rollouts of many letters; `test_rollout` checks free text in its batch "talk".
+"""
 
 import re
 from dataclasses import replace

@@ -1,6 +1,9 @@
 """What may befall a run: kills at any moment, a full disk, directories that cannot be written, damaged checkpoints.
 
 A run that goes on afterwards ends as one that nothing befell, bit for bit.
+
+The long cases damage each file of a checkpoint or fill a disk; the short ones damage all checkpoints, and fail one
+write.
 """
 
 import json

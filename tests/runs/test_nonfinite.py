@@ -1,5 +1,8 @@
 """Faults put into rewards, gradients and weights: updates are left out or the run ends, other lanes do not notice,
-checkpoints stay good, and what was played is kept to look at."""
+checkpoints stay good, and what was played is kept to look at.
+
+The long cases compile whole updates with a fault; `test_left_out` compiles one, and `test_optimiser` skips a gradient.
+"""
 
 import dataclasses
 import json

@@ -5,6 +5,7 @@ import tempfile
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from orbax.checkpoint import v1 as ocp
 
@@ -21,17 +22,18 @@ def saved(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "state",
+    "make",  # in the test: a worker collects every file, and an array that JAX makes is a program for each shape
     [
-        make_state(),
-        LARGE,
-        {"a.b": jnp.ones(3), "a/c": jnp.ones((2, 2)), "é": {"in a row": [jnp.ones(1), 2.5]}},
-        {"keys": jax.random.split(jax.random.key(3), 4), "small": jnp.ones(2, jnp.bfloat16)},
-        [jnp.ones(size) for size in range(1, 3000, 5)],  # an index of more than one node
+        make_state,
+        lambda: LARGE,
+        lambda: {"a.b": jnp.ones(3), "a/c": jnp.ones((2, 2)), "é": {"in a row": [jnp.ones(1), 2.5]}},
+        lambda: {"keys": jax.random.split(jax.random.key(3), 4), "small": jnp.ones(2, jnp.bfloat16)},
+        lambda: jax.device_put([np.ones(size, np.float32) for size in range(1, 3000, 5)]),  # an index of several nodes
     ],
     ids=["training", "large", "names", "dtypes", "many"],
 )
-def test_the_index_holds_the_names_and_shapes_of_the_state(tmp_path, state):
+def test_the_index_holds_the_names_and_shapes_of_the_state(tmp_path, make):
+    state = make()
     ocp.save(tmp_path / "state", state)
     assert stored_shapes(tmp_path / "state") == array_shapes(state)
 

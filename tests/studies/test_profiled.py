@@ -1,4 +1,7 @@
-"""One update under the profiler: every part of it is found, and what TensorBoard opens is there."""
+"""One update under the profiler: every part of it is found, and what TensorBoard opens is there.
+
+The long case compiles and profiles an update in full; the short one runs the command on a small study.
+"""
 
 import io
 import json

@@ -1,4 +1,7 @@
-"""The runner: arms and seeds, kills and continuations, and one sentence for what cannot work."""
+"""The runner: arms and seeds, kills and continuations, and one sentence for what cannot work.
+
+The long cases load a real model for every study or compile further runs; the short ones share the files of one run.
+"""
 
 import dataclasses
 import fcntl

@@ -145,8 +145,8 @@ def seen(name: str, seed: int = SEED):
 
 def replay(setting: Case, trajectory: Trajectory, key: jax.Array):
     environment, group = setting.environment, jnp.asarray(trajectory.episodes.group)
-    state, view = jax.vmap(environment.reset)(batch_keys(key, DEAL, group), group)
-    prompt, views, rewards = jax.device_get(jax.vmap(environment.prompt)(state)), [jax.device_get(view)], []
+    state, view = jax.jit(jax.vmap(environment.reset))(batch_keys(key, DEAL, group), group)
+    prompt, views, rewards = jax.device_get(jax.jit(jax.vmap(environment.prompt))(state)), [jax.device_get(view)], []
     step = jax.jit(jax.vmap(environment.step))
     for t in range(environment.turns):
         action = jnp.asarray(trajectory.episodes.action[:, t])

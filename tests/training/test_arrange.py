@@ -1,4 +1,8 @@
-"""What an update is played with: deal data, horizons, a snapshot; and players that are a learner as it was."""
+"""What an update is played with: deal data, horizons, a snapshot; and players that are a learner as it was.
+
+The long cases compile whole updates; `test_contract` traces every study that arranges, and the short ones check each
+refusal.
+"""
 
 import dataclasses
 

@@ -1,4 +1,7 @@
-"""What an estimator sees and what it may pass on: scores, keys, references, extras, masks, metrics, memory."""
+"""What an estimator sees and what it may pass on: scores, keys, references, extras, masks, metrics, memory.
+
+The long cases compile whole updates; `test_contract` traces every estimator, and `test_scoring` compiles scores.
+"""
 
 import dataclasses
 from functools import partial

@@ -1,4 +1,7 @@
-"""Games in plain Python as a recipe's game: trained, continued, shown, and refused in a sentence."""
+"""Games in plain Python as a recipe's game: trained, continued, shown, and refused in a sentence.
+
+The long cases train two seeds or compile the step twice; the short ones play the same games with untrained weights.
+"""
 
 import dataclasses
 import string
@@ -205,9 +208,15 @@ WRONG = [float("nan"), float("inf"), 1e300, 3e38, 10**400, "1", [1.0, 0.0], [[1]
 WRONG += [None, 1j, {"a": 1}, np.ma.masked, Decimal("sNaN")]
 
 
+@pytest.fixture(scope="module")
+def untrained():
+    trainer = Trainer(RECIPE, [RECIPE.all_hparams], [0])
+    return trainer, trainer.init()
+
+
 @pytest.mark.parametrize("value", WRONG, ids=repr)
-def test_a_reward_that_is_no_finite_number_names_its_game_and_its_episode_is_left_out(trained, value):
-    trainer, state, _ = trained
+def test_a_reward_that_is_no_finite_number_names_its_game_and_its_episode_is_left_out(untrained, value):
+    trainer, state = untrained
     game = dataclasses.replace(RECIPE.game, make=type("PaysWrongly", (PaysWrongly,), {"value": value}))
     spoilt = PythonRollout(game.make, trainer.policy_sets, trainer.rollout.lineup, 3, 2, None, game.scripts)
     with pytest.warns(UserWarning, match="PaysWrongly paid seat . of episode") as told:

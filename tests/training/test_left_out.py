@@ -41,8 +41,11 @@ PLAIN = estimator(advantages.rloo, per_agent=True)
 RECIPE = Recipe(SixTurns(turns=2), seats=(("a", "b"),), advantage=PLAIN, groups=2, group_size=8)
 
 
-def trainer_of(game, **settings):
-    recipe = dataclasses.replace(RECIPE, game=game)
+ONE = dataclasses.replace(RECIPE, seats=(("a", "a"),))  # one policy: half the program, where no policy matters
+
+
+def trainer_of(game, base=RECIPE, **settings):
+    recipe = dataclasses.replace(base, game=game)
     return Trainer(recipe, [recipe.all_hparams], [3], **settings)
 
 
@@ -68,7 +71,7 @@ def test_an_episode_that_pays_what_is_not_finite_is_left_out_and_named():
 
 def test_the_other_episodes_teach_what_they_teach_without_it():
     """The gradient is that of a batch in which the episode's acts are taken away by hand."""
-    trainer = trainer_of(RECIPE.game)
+    trainer = trainer_of(RECIPE.game, ONE)
     parts, run = trainer.parts, jax.tree.map(lambda x: x[0], trainer.init())
     key = jax.random.key(0)
 
@@ -97,7 +100,7 @@ def test_the_other_episodes_teach_what_they_teach_without_it():
 
 
 def test_where_all_episodes_are_bad_the_update_is_skipped_and_a_script_ends():
-    trainer = trainer_of(Erratic(RECIPE.game, float("nan")), max_skipped=3)
+    trainer = trainer_of(Erratic(RECIPE.game, float("nan")), ONE, max_skipped=3)
     state = trainer.init()
     with (
         pytest.raises(NonFiniteError, match="Up to step 2, updates of lanes"),
@@ -107,8 +110,9 @@ def test_where_all_episodes_are_bad_the_update_is_skipped_and_a_script_ends():
             state, metrics = trainer.update(state, number)
             assert metrics["skipped"][0] == 1 and metrics["left_out"][0] == 0
     assert number == 3  # metrics come one update later
-    never = trainer_of(Erratic(RECIPE.game, float("nan")), max_skipped=0)
-    assert len(updates(never, 12)[1]) == 12
+    never = trainer_of(trainer.recipe.game, ONE, max_skipped=0)
+    trainer.watch = never.watch  # the same program
+    assert len(updates(trainer, 12)[1]) == 12
 
 
 def test_finite_games_stay_bit_for_bit():

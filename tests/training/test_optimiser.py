@@ -1,4 +1,7 @@
-"""A recipe's optimiser is any of optax's: each is compared with optax applied by hand, or with NumPy."""
+"""A recipe's optimiser is any of optax's: each is compared with optax applied by hand, or with NumPy.
+
+The long case compiles a whole program of arms; the short ones make the same steps of each optimiser without play.
+"""
 
 import dataclasses
 import math

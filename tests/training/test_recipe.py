@@ -89,7 +89,8 @@ def test_arms_that_differ_in_numbers_and_choices_are_traced_once():
         return found._replace(advantage=credit)
 
     traced = chex.assert_max_traces(advantage, n=1)
-    base = dataclasses.replace(CREDIT, advantage=traced, groups=4, group_size=4, updates=2).with_hparams(entropy=0.0)
+    few = {"seats": (("a", "a"),), "groups": 2, "group_size": 4, "updates": 2}
+    base = dataclasses.replace(CREDIT, advantage=traced, **few).with_hparams(entropy=0.0)
     arms = {"rloo": base, "none": base.with_choice(credit="none"), "fast": base.with_hparams(learning_rate=0.1)}
     (program,) = programs(arms, (0, 1), alone=False)
     trainer = Trainer(

@@ -1,4 +1,7 @@
-"""Dialogues of a file as rows: the tokens of play, what is learnt of them, pairs, and files that cannot be read."""
+"""Dialogues of a file as rows: the tokens of play, what is learnt of them, pairs, and files that cannot be read.
+
+The long cases compile play and imitation for each kind of policy; the short one reads every kind of file.
+"""
 
 import json
 import operator

@@ -1,10 +1,12 @@
-"""Many tiny policies as adapters of one base: one policy set, one program, each its own."""
+"""Many tiny policies as adapters of one base: one policy set, one program, each its own.
+
+The long cases train, or repeat the law of the short one in other games and line-ups.
+"""
 
 import dataclasses
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -14,6 +16,7 @@ from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.models import layers
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.training import step
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe, always, component_returns, mean_return
 from jaxmarl_llm.training.setup import TINY_BASE, Model
@@ -80,13 +83,22 @@ def test_own_adapters_play_and_learn_as_all_ranks_behind_a_mask(game, first, mon
         groups=len(seats), group_size=4,
     )  # fmt: skip
 
+    trainer = Trainer(recipe, [recipe.all_hparams], [0], dict.fromkeys(names, Model(TINY_BASE, Lora(2, 4.0))))
+    run = jax.tree.map(lambda x: np.asarray(x[0]), trainer.init())
+    move = lambda x: x + 0.3 * np.sin(np.arange(x.size, dtype=np.float32)).reshape(x.shape)
+    run = run.replace(learners=run.learners.replace(weights=jax.tree.map(move, run.learners.weights)))
+
     def played(several: int) -> tuple:
+        """The games and the metrics of an update, in one program."""
         monkeypatch.setattr(layers, "SEVERAL", several)
-        trainer = Trainer(recipe, [recipe.all_hparams], [0], dict.fromkeys(names, Model(TINY_BASE, Lora(2, 4.0))))
-        state = trainer.init()
-        moved = jax.tree.map(lambda x: x + 0.3 * jnp.sin(jnp.arange(x.size)).reshape(x.shape), state.learners.weights)
-        state = state.replace(learners=state.learners.replace(weights=moved))
-        return trainer.play(state), trainer.update(state, 0)[1]
+
+        @jax.jit
+        def update(run, key):
+            parts, hparams = trainer.parts, {name: x[0] for name, x in trainer.functions.hparams_at(0).items()}
+            trajectory = step.play(parts, run.learners.weights, key)
+            return trajectory, step.learn(parts, run, hparams, trajectory, key, {})[1]
+
+        return update(run, jax.random.key(0))
 
     (own, metrics), (masked, expected) = played(4), played(99)
     for rows, others in zip(own.rows.values(), masked.rows.values(), strict=True):

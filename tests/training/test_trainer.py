@@ -1,4 +1,7 @@
-"""The programs that train recipes: lanes do not mix, credit and loss are what the recipe says, habits are imitated."""
+"""The programs that train recipes: lanes do not mix, credit and loss are what the recipe says, habits are imitated.
+
+The long cases compile whole updates, most of them twice; the short ones count the programs of an update that they run.
+"""
 
 import dataclasses
 import gc

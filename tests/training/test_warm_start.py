@@ -1,4 +1,7 @@
-"""Pretrained policies imitate scripted play before they learn: their own seats, their adapters only."""
+"""Pretrained policies imitate scripted play before they learn: their own seats, their adapters only.
+
+The long cases compile imitation and play; the short ones check who is imitated.
+"""
 
 from dataclasses import replace
 from functools import partial

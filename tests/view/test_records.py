@@ -1,4 +1,7 @@
-"""The records of games, against plain forward passes, the rules, and the rewards of siblings."""
+"""The records of games, against plain forward passes, the rules, and the rewards of siblings.
+
+All cases are long, as they compile two recorders; `test_runner` reads the games and the page of a run.
+"""
 
 import json
 import re

@@ -1,4 +1,7 @@
-"""Fresh seats for every answer: the same game, and rows that hold the rules and the present alone."""
+"""Fresh seats for every answer: the same game, and rows that hold the rules and the present alone.
+
+The long cases score again and train; the short ones read the rows of the same games.
+"""
 
 import jax
 import jax.numpy as jnp

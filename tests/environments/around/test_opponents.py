@@ -1,4 +1,7 @@
-"""Opponents drawn with the deal, arranged, and learning in the game, against theory and loops."""
+"""Opponents drawn with the deal, arranged, and learning in the game, against theory and loops.
+
+The long case trains; the short ones check each opponent against theory or a loop.
+"""
 
 import itertools
 

@@ -1,4 +1,7 @@
-"""Oracles: the plan is what the script says, the state what the game holds, and nothing else changes."""
+"""Oracles: the plan is what the script says, the state what the game holds, and nothing else changes.
+
+The long case solves the trees of three games; the short ones read the plan and the state.
+"""
 
 import jax
 import numpy as np

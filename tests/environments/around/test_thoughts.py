@@ -1,4 +1,7 @@
-"""Letters before an answer: the game inside stays, thoughts are private, exact values know nothing of them."""
+"""Letters before an answer: the game inside stays, thoughts are private, exact values know nothing of them.
+
+The long case tabulates a model; the short ones check the game, its tokens and its exact tree.
+"""
 
 import jax
 import jax.numpy as jnp

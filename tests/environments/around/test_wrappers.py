@@ -1,4 +1,7 @@
-"""Formats around answers, and what an illegal answer does: rules by hand, and unmasked play through the rollout."""
+"""Formats around answers, and what an illegal answer does: rules by hand, and unmasked play through the rollout.
+
+The long case compiles a rollout with thoughts; the short ones hear messages without them.
+"""
 
 import dataclasses
 import re

@@ -1,4 +1,7 @@
-"""Our games as PettingZoo environments, by PettingZoo's own tests, and its environments as games of ours."""
+"""Our games as PettingZoo environments, by PettingZoo's own tests, and its environments as games of ours.
+
+The long case trains; the short ones play the same environments.
+"""
 
 import warnings
 from functools import partial

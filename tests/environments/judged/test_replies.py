@@ -1,4 +1,7 @@
-"""Replies in a manner of one's own: what is told and paid, against plain Python, and what only a judge reads."""
+"""Replies in a manner of one's own: what is told and paid, against plain Python, and what only a judge reads.
+
+The long case compiles a rollout of a model; the short ones check texts and rewards against plain Python.
+"""
 
 import dataclasses
 import re

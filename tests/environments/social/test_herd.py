@@ -1,4 +1,7 @@
-"""Social learning with a planner: games against plain Python, beliefs by counting, what is told, the deals."""
+"""Social learning with a planner: games against plain Python, beliefs by counting, what is told, the deals.
+
+The long cases count beliefs for each set of levels; the short ones play the same games in plain Python.
+"""
 
 from itertools import product
 

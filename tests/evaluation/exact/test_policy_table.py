@@ -1,4 +1,8 @@
-"""Tables of language models: what a rollout recorded, how often it acted, what it earned."""
+"""Tables of language models: what a rollout recorded, how often it acted, what it earned.
+
+The long cases play and tabulate a second game or earn its value; the short ones compare the table with what was
+sampled.
+"""
 
 from dataclasses import replace
 from functools import cache

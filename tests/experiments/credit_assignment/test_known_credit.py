@@ -1,4 +1,7 @@
-"""An estimator that is put into the registry is in the table, without a change of the study."""
+"""An estimator that is put into the registry is in the table, without a change of the study.
+
+The long case enumerates the trees of four games; the short one names every estimator.
+"""
 
 import importlib
 

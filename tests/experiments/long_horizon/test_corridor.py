@@ -1,4 +1,7 @@
-"""EPO's penalty: as released it has no gradient and learns what the bonus learns; ours has one; its phases."""
+"""EPO's penalty: as released it has no gradient and learns what the bonus learns; ours has one; its phases.
+
+The long case compiles updates of three arms; the short one follows the phases.
+"""
 
 import dataclasses
 from functools import partial

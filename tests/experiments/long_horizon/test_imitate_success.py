@@ -1,4 +1,7 @@
-"""The memory of imitate_success keeps what taught, and nothing of a skipped update."""
+"""The memory of imitate_success keeps what taught, and nothing of a skipped update.
+
+The case is long, as it compiles whole updates; `test_contract` traces the study.
+"""
 
 import dataclasses
 

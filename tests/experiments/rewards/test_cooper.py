@@ -1,4 +1,7 @@
-"""Cooper's pairs against a loop over questions; who is paid by whom; when the reward model learns."""
+"""Cooper's pairs against a loop over questions; who is paid by whom; when the reward model learns.
+
+The long cases compile the reward model once more; the short ones compare its pairs with a loop.
+"""
 
 import dataclasses
 from functools import partial

@@ -1,4 +1,7 @@
-"""Search self-play: what reaches solvers, who is compared with whom, what the pool remembers."""
+"""Search self-play: what reaches solvers, who is compared with whom, what the pool remembers.
+
+The long cases compile an update; the short ones count the rungs, and `test_contract` traces the study.
+"""
 
 import dataclasses
 from types import SimpleNamespace

@@ -1,6 +1,9 @@
-"""A year of the commons against a loop with the same draws, and what an arm's customs do not do."""
+"""A year of the commons against a loop with the same draws, and what an arm's customs do not do.
 
-from functools import partial
+The long case compiles whole histories; the short ones check their years.
+"""
+
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +13,20 @@ import pytest
 from experiments.social import commons as study
 
 
+@cache
+def program(options):
+    """`study.a_year` for these options, compiled once for all years."""
+    return jax.jit(lambda *given: study.a_year(*given[:3], {**given[3], **dict(options)}))
+
+
+imitate = jax.jit(partial(study.imitation, intensity=2.0, noise=0.02))
+
+
 def a_year(traits, stock, key, arm):
     """`study.a_year`, compiled for the options of the arm."""
     options = {name: arm[name] for name in study.CHOICES}
     numbers = {name: x for name, x in arm.items() if name not in options}
-    return jax.jit(lambda *given: study.a_year(*given[:3], {**given[3], **options}))(traits, stock, key, numbers)
+    return program(tuple(options.items()))(traits, stock, key, numbers)
 
 
 @pytest.mark.parametrize("name", ["rich/selfish/both", "scarce/altruistic/fines", "rich/selfish/eager"])
@@ -37,7 +49,7 @@ def test_years_against_a_loop(name):
         own = {"effort": new, "limit": np.clip(limit * after / float(stock), 0, 1), "watch": w}
         if arm["copying"]:
             given = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), (own, earned))
-            copied, model = study.imitation(*given, copy, intensity=2.0, noise=0.02)
+            copied, model = imitate(*given, copy)
             assert len(set(np.asarray(model).tolist())) < 10
             looks = np.asarray(jax.random.bernoulli(turn, arm["copying"], (10,)))
             own = {name: np.where(looks, np.clip(x, 0, 1), own[name]) for name, x in copied.items()}

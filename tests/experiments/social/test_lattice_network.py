@@ -1,4 +1,7 @@
-"""A short history against a loop over rounds with the same draws: who acts by what, what is learnt when."""
+"""A short history against a loop over rounds with the same draws: who acts by what, what is learnt when.
+
+The long case compiles a history of networks; `test_contract` traces the study.
+"""
 
 import jax
 import jax.numpy as jnp

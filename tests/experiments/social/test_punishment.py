@@ -1,4 +1,7 @@
-"""The equilibrium of a round against all strategies, and what the customs of an arm leave out."""
+"""The equilibrium of a round against all strategies, and what the customs of an arm leave out.
+
+The long case compiles a history of each custom; the short ones check the equilibrium and the names.
+"""
 
 from functools import partial
 from itertools import product

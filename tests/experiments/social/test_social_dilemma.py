@@ -1,4 +1,8 @@
-"""The dilemma as a study: its advantages, its evaluation, and what a pretrained model trains with."""
+"""The dilemma as a study: its advantages, its evaluation, and what a pretrained model trains with.
+
+The long case compiles a pretrained model with an evaluation; the short ones check its settings and the evaluation of a
+tiny one.
+"""
 
 from functools import partial
 

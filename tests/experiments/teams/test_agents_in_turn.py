@@ -1,4 +1,7 @@
-"""Who learns from which batch."""
+"""Who learns from which batch.
+
+The long case compiles whole updates; the short one follows the schedule of each arm.
+"""
 
 import dataclasses
 

@@ -1,4 +1,7 @@
-"""CORY with the KL in the reward: copies of one prior, exchanges with and without their moments, what is paid."""
+"""CORY with the KL in the reward: copies of one prior, exchanges with and without their moments, what is paid.
+
+The long cases compile play and updates of two policies; the short ones exchange weights and count points by hand.
+"""
 
 import dataclasses
 
