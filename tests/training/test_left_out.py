@@ -1,4 +1,7 @@
-"""Episodes that paid what is not finite teach nothing, are counted and named; the others teach as if alone."""
+"""Episodes that paid what is not finite teach nothing, are counted and named; the others teach as if alone.
+
+The long case compiles two games; the short ones name an episode of one game.
+"""
 
 import dataclasses
 from dataclasses import dataclass
@@ -116,7 +119,7 @@ def test_where_all_episodes_are_bad_the_update_is_skipped_and_a_script_ends():
 
 
 def test_finite_games_stay_bit_for_bit():
-    trainer = trainer_of(RECIPE.game)
+    trainer = trainer_of(RECIPE.game, ONE)
     played = jax.tree.map(lambda x: x[0], trainer.play(trainer.init()))
     kept, metrics = leave_out(played)
     jax.tree.map(np.testing.assert_array_equal, kept, played)

@@ -1,6 +1,7 @@
 """The first ratio of an update is 1 in every dtype, and the sampler's log-probabilities are kept beside it."""
 
 import dataclasses
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -92,15 +93,21 @@ def test_what_the_sampler_said_is_kept_and_games_of_older_weights_have_nothing_e
     assert trainer.parts.ahead is False and ahead.parts.ahead is True
 
 
+@cache
+def scores_at_once():
+    """(score, a batch, its scores at once), sampled and compiled once."""
+    trainer = trainer_of(RECIPE, "float32")
+    run, batches = trainer.sample_batch()
+    given, score = (batches["a"].rows, batches["a"].sampled), trainer.parts.scorer("a")
+    weights = jax.tree.map(lambda x: 3 * x, run.learners.weights["a"]["policy"])
+    logp = lambda rows, sampled: score(weights, rows, sampled).logp
+    return logp, given, jax.jit(logp)(*given)
+
+
 @pytest.mark.parametrize(("minibatches", "grad_accumulation"), [(1, 4), (2, 2)])
 def test_scores_by_micro_batch_are_those_of_all_rows(minibatches, grad_accumulation):
     recipe = dataclasses.replace(RECIPE, minibatches=minibatches, grad_accumulation=grad_accumulation)
-    trainer = trainer_of(recipe, "float32")
-    run, batches = trainer.sample_batch()
-    rows, sampled = batches["a"].rows, batches["a"].sampled
-    score = trainer.parts.scorer("a")
-    weights = jax.tree.map(lambda x: 3 * x, run.learners.weights["a"]["policy"])
-    logp = lambda rows, sampled: score(weights, rows, sampled).logp
-    found = jax.jit(lambda rows, sampled: by_micro_batch(trainer.parts, logp, rows, sampled))(rows, sampled)
-    np.testing.assert_allclose(found, jax.jit(logp)(rows, sampled), atol=1e-5)
+    parts, (logp, given, whole) = trainer_of(recipe, "float32").parts, scores_at_once()
+    found = jax.jit(lambda rows, sampled: by_micro_batch(parts, logp, rows, sampled))(*given)
+    np.testing.assert_allclose(found, whole, atol=1e-5)
     assert len(np.unique(np.asarray(found))) > 3
