@@ -28,9 +28,10 @@ from jaxmarl_llm.training.records import Arranged, Run
 from jaxmarl_llm.training.step import Metrics, Part
 
 PAIR, MANY = 2, 32
-"""Runs of tiny policies side by side on a CPU, and on a GPU or TPU. On a CPU with two cores a run took 39.8, 33.2 and
-31.8 ms of an update alone, in twos and in fives (`social_dilemma`), 31.0, 23.2 and 22.6 (`proposer_solver`), 34.9, 33.8
-and 36.1 (`sizes`), 16.9, 19.4 and 19.4 (`trust_and_split`)."""
+"""Runs side by side in a long update on a CPU, and in every update on a GPU or TPU. On a CPU with two cores a run took
+39.8, 33.2 and 31.8 ms of an update alone, in twos and in fives (`social_dilemma`, 4,880 tokens), 31.0, 23.2 and 22.6
+(`proposer_solver`, 3,400), 16.6, 15.8 and 17.6 (`comas`, 1,656), 3.2, 3.4 and 3.1 (`mars`, 400). A program of one run
+compiles in 0.7 to 0.8 of the time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,27 +71,27 @@ class RunMap:
         return jax.lax.fori_loop(0, parts, compute, results)
 
 
-def run_map(tiny: bool) -> RunMap:
-    """The map of the runs of a trainer on this backend."""
-    width = 1 if not tiny else PAIR if jax.default_backend() == "cpu" else MANY
-    return RunMap(width, alone=not tiny)
+def run_map(tiny: bool, long: bool) -> RunMap:
+    """The map of the runs of tiny policies, whose update is `long`, or of pretrained ones, on this backend."""
+    most = MANY if jax.default_backend() != "cpu" else PAIR if long else 1
+    return RunMap(most if tiny else 1, alone=not tiny)
 
 
 class Functions:
     """Functions of arrays for several runs, with hparams [runs] of an update and a seed each. They close over all
     static settings."""
 
-    def __init__(self, parts: Parts, seeds: Sequence[int], map_runs: RunMap):
-        self.map_runs = map_runs
+    def __init__(self, parts: Parts, seeds: Sequence[int], tiny: bool, long: bool):
+        self._map_runs, self._map_starts = run_map(tiny, long), run_map(tiny, False)
         self._without_base = dataclasses.replace(parts, base={})
         _, self._distinct, self._seed_of = np.unique(np.array(seeds), return_index=True, return_inverse=True)
 
     def init_tiny(self, taught: bool, base: dict, keys: jax.Array) -> dict:
         """The result of `begin.init_tiny` for each distinct seed: runs of one seed start alike, and a warm start is
-        expensive."""
+        expensive. Trainers of long and of short updates share it."""
         parts = self._parts(base)
         init = lambda key: begin.init_tiny(parts, key_for(key, START), taught)
-        return self.map_runs(init, keys[self._distinct])
+        return self._map_starts(init, keys[self._distinct])
 
     def sample(self, base: dict, hparams: Hparams, key: jax.Array) -> tuple[Run, dict[str, Part]]:
         """(a run before training, {policy set: the batch of its first update}), with the hparams of the first run."""
@@ -104,12 +105,12 @@ class Functions:
 
     def init(self, base: dict, keys: jax.Array, tiny: dict) -> Run:
         init = lambda key, tiny: begin.init_run(self._parts(base), key_for(key, START), tiny)
-        states = self.map_runs(init, keys[self._distinct], tiny)
+        states = self._map_runs(init, keys[self._distinct], tiny)
         return sharding.weights(jax.tree.map(lambda x: x[self._seed_of], states))
 
     def imitate(self, base: dict, keys: jax.Array, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
         imitate_run = lambda run, key: begin.imitation_step(self._parts(base), run, key_for(key, START), number)
-        state, metrics = self.map_runs(imitate_run, state, keys)
+        state, metrics = self._map_runs(imitate_run, state, keys)
         return sharding.weights(state), sharding.everywhere(metrics)
 
     def update(
@@ -118,7 +119,7 @@ class Functions:
         parts = self._parts(base)
         own_step = parts.recipe.step or step.on_policy_step
         update_run = lambda run, hparams, key: own_step(parts, run, hparams, key, number)
-        state, metrics = self.map_runs(update_run, state, hparams, keys)
+        state, metrics = self._map_runs(update_run, state, hparams, keys)
         return sharding.weights(state), sharding.everywhere(metrics)
 
     def evaluation_games(self, base: dict, keys: jax.Array, state: Run, *, rollout: Rollout) -> Trajectory:
@@ -126,13 +127,13 @@ class Functions:
             parts = self._parts(base)
             return rollout(step.rollout_weights(parts, past.present(parts.recipe, run)), key_for(key, EVALUATE))
 
-        return sharding.everywhere(self.map_runs(play, state, keys))
+        return sharding.everywhere(self._map_runs(play, state, keys))
 
     def inspect(
         self, base: dict, keys: jax.Array, hparams: Hparams, state: Run, number: jax.Array
     ) -> tuple[Trajectory, dict[str, Part], Metrics]:
         inspect_run = lambda run, hparams, key: step.inspect(self._parts(base), run, hparams, key, number)
-        return sharding.everywhere(self.map_runs(inspect_run, state, hparams, keys))
+        return sharding.everywhere(self._map_runs(inspect_run, state, hparams, keys))
 
     def arrange(
         self, runs: tuple[int, ...], keys: jax.Array, hparams: Hparams, state: Run, number: jax.Array
@@ -140,7 +141,7 @@ class Functions:
         chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, hparams, keys))
         parts = self._parts({})  # an arrangement depends on no model
         arrange_run = lambda run, hparams, key: step.arrange(parts, run, hparams, key_for(key, SHOW), number)
-        return self.map_runs(arrange_run, *chosen)
+        return self._map_runs(arrange_run, *chosen)
 
     def examine(
         self,
@@ -153,7 +154,7 @@ class Functions:
     ) -> Examined:
         chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, keys))
         examine_run = lambda run, key, *given: examine.examine(self._parts(base), run, key_for(key, SHOW), *given)
-        return sharding.everywhere(self.map_runs(examine_run, *chosen, arranged, played))
+        return sharding.everywhere(self._map_runs(examine_run, *chosen, arranged, played))
 
     def advantages(
         self,
@@ -169,11 +170,11 @@ class Functions:
         def estimate_run(run: Run, hparams: dict, trajectory: Trajectory, arranged: Arranged) -> dict[str, jax.Array]:
             return examine.advantages(self._parts(base), run, hparams, trajectory, jax.random.key(0), arranged)
 
-        return sharding.everywhere(self.map_runs(estimate_run, *chosen, trajectory, arranged))
+        return sharding.everywhere(self._map_runs(estimate_run, *chosen, trajectory, arranged))
 
     def training_games(self, base: dict, keys: jax.Array, weights: dict, number: jax.Array) -> Trajectory:
         play = lambda weights, key: step.play(self._parts(base), weights, key_for(key, UPDATE, number))
-        return self.map_runs(play, weights, keys)
+        return self._map_runs(play, weights, keys)
 
     def learn(
         self, base: dict, keys: jax.Array, hparams: Hparams, state: Run, trajectory: Trajectory, number: jax.Array
@@ -181,7 +182,7 @@ class Functions:
         def learn(run, trajectory, hparams, key):
             return step.learn(self._parts(base), run, hparams, trajectory, key_for(key, UPDATE, number), {})
 
-        state, metrics = self.map_runs(learn, state, trajectory, hparams, keys)
+        state, metrics = self._map_runs(learn, state, trajectory, hparams, keys)
         return sharding.weights(state), sharding.everywhere(metrics)
 
 

@@ -28,15 +28,15 @@ from jaxmarl_llm.training import begin, past, step
 from jaxmarl_llm.training.examine import Examined
 from jaxmarl_llm.training.host_games import host_games
 from jaxmarl_llm.training.left_out import without_places
-from jaxmarl_llm.training.programs import Functions, Programs, run_map
+from jaxmarl_llm.training.programs import Functions, Programs
 from jaxmarl_llm.training.recipe import Recipe, by_run
 from jaxmarl_llm.training.records import Arranged, Run
 from jaxmarl_llm.training.setup import TINY, Model, check_mesh, setup, small
 from jaxmarl_llm.training.step import Metrics, Part
 from jaxmarl_llm.training.watch import Watch
 
-# An update of a run is long from this number of tokens: its program is compiled for speed. What decides is the recipe
-# alone, so that an arm rounds alike with any number of updates and seeds.
+# An update of a run is long from this number of tokens: its program is compiled for speed, with two runs side by side.
+# What decides is the recipe alone, so that an arm rounds alike with any number of updates and seeds.
 LONG = 1_500
 # Cores share the runs of a training from this number of tokens, over all updates of all runs. A shorter training is
 # faster on one core, since other programs compile while it trains. The bits of a run do not depend on it.
@@ -111,7 +111,7 @@ class Trainer:
         self.cores = sharding.cores(len(seeds)) if shared else ()
         half = any(members.config is not None and members.config.dtypes.half for members in self.policy_sets.values())
         self._hparams = by_run(recipe, hparams)
-        self.functions = Functions(self.parts, seeds, run_map(self.tiny))
+        self.functions = Functions(self.parts, seeds, self.tiny, tokens >= LONG)
         self.programs = Programs(self.functions, compiling.Kind(self.small, tokens >= LONG, half))
         self._split = jax.jit(partial(sharding.split_runs, count=max(1, len(self.cores))))
         self._join = jax.jit(sharding.join_runs)

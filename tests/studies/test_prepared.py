@@ -15,6 +15,7 @@ from jaxmarl_llm.environments.classic.card_games import KuhnPoker
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.studies import prepared
 from jaxmarl_llm.studies.prepared import Preparation, WarmStarts
+from jaxmarl_llm.training import begin
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
@@ -55,9 +56,11 @@ def test_arms_with_one_warm_start_are_taught_once(monkeypatch):
 
 
 @pytest.mark.long
-def test_what_was_taught_once_is_what_every_arm_would_begin_with():
-    """An arm that plays more groups begins with the same bits as by itself, which are not those of random weights."""
-    one, other = trainer_of(RECIPE), trainer_of(replace(RECIPE, groups=4))
+def test_what_was_taught_once_is_what_every_arm_would_begin_with(monkeypatch):
+    """An arm with a long update begins with the same bits as by itself, which are not those of random weights."""
+    larger = replace(RECIPE, groups=4)
+    monkeypatch.setattr("jaxmarl_llm.training.trainer.LONG", begin.tokens_of(trainer_of(larger).parts))
+    one, other = trainer_of(RECIPE), trainer_of(larger)
     shared, alone = other.init(tiny=WarmStarts().get(one)), other.init()
     jax.tree.map(np.testing.assert_array_equal, shared, alone)
     random = trainer_of(replace(RECIPE, warm_start=())).init()

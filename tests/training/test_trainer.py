@@ -55,8 +55,10 @@ def trained(recipe, lanes, updates=2):
 
 
 @pytest.mark.long
-def test_a_run_has_the_same_bits_alone_and_in_any_company(monkeypatch):
+@pytest.mark.parametrize("long", [False, True])
+def test_a_run_has_the_same_bits_alone_and_in_any_company(long, monkeypatch):
     """Neither other runs, nor the number of updates asked for, nor the cores change a bit of weights and metrics."""
+    monkeypatch.setattr("jaxmarl_llm.training.trainer.LONG", 0 if long else 10**9)
     fast = {"learning_rate": 1e-2}
     lanes = [(ALONE.all_hparams, 3), (ALONE.all_hparams | fast, 3), (ALONE.all_hparams | fast, 4)]
     of_lane = lambda found, lane: jax.tree.map(lambda x: np.asarray(x[lane]), (found[1].learners, found[2]))
