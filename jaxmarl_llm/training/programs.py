@@ -28,18 +28,26 @@ from jaxmarl_llm.training.records import Arranged, Run
 from jaxmarl_llm.training.step import Metrics, Part
 
 PAIR, MANY = 2, 32
-"""Runs side by side in a long update on a CPU, and in every update on a GPU or TPU. On a CPU with two cores a run took
-39.8, 33.2 and 31.8 ms of an update alone, in twos and in fives (`social_dilemma`, 4,880 tokens), 31.0, 23.2 and 22.6
-(`proposer_solver`, 3,400), 16.6, 15.8 and 17.6 (`comas`, 1,656), 3.2, 3.4 and 3.1 (`mars`, 400). A program of one run
-compiles in 0.7 to 0.8 of the time."""
+"""Runs side by side in a long update on a CPU, and in every update on a GPU or TPU.
+
+Milliseconds of an update on two CPU cores, for each run:
+
+    study            tokens  alone  in twos  in fives
+    social_dilemma   4,880   39.8   33.2     31.8
+    proposer_solver  3,400   31.0   23.2     22.6
+    comas            1,656   16.6   15.8     17.6
+    mars             400     3.2    3.4      3.1
+
+A program of one run compiles in 0.7 to 0.8 of the time.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
 class RunMap:
     """Maps a function over runs, `width` runs at a time, so that the bits of a run depend on no other run.
 
-    The program computes runs in a loop whose length the compiler does not know, and fills the last part of the loop
-    with copies of the last run. So a run is computed by the same operations alone and beside others.
+    The program computes runs in a loop whose length the compiler does not know. It fills the last part of the loop with
+    copies of the last run. So a run is computed by the same operations alone and beside others.
     """
 
     width: int
@@ -73,8 +81,8 @@ class RunMap:
 
 def run_map(tiny: bool, long: bool) -> RunMap:
     """The map of the runs of tiny policies, whose update is `long`, or of pretrained ones, on this backend."""
-    most = MANY if jax.default_backend() != "cpu" else PAIR if long else 1
-    return RunMap(most if tiny else 1, alone=not tiny)
+    side_by_side = MANY if jax.default_backend() != "cpu" else PAIR if long else 1
+    return RunMap(side_by_side if tiny else 1, alone=not tiny)
 
 
 class Functions:

@@ -36,7 +36,7 @@ from jaxmarl_llm.training.step import Metrics, Part
 from jaxmarl_llm.training.watch import Watch
 
 # An update of a run is long from this number of tokens: its program is compiled for speed, with two runs side by side.
-# What decides is the recipe alone, so that an arm rounds alike with any number of updates and seeds.
+# The recipe alone decides it, so that an arm rounds alike with any number of updates and seeds.
 LONG = 1_500
 # Cores share the runs of a training from this number of tokens, over all updates of all runs. A shorter training is
 # faster on one core, since other programs compile while it trains. The bits of a run do not depend on it.

@@ -68,7 +68,7 @@ def test_in_bfloat16_the_first_ratio_is_one_and_the_mismatch_is_reported(change)
 def test_in_float32_nothing_is_scored_again():
     trainer = trainer_of(RECIPE, "float32")
     assert not any(scored_again(trainer.parts, name) for name in ("a", "b"))
-    _, batches = jax.eval_shape(trainer.functions.sample, trainer.base, jax.random.key(0))
+    _, batches = jax.eval_shape(trainer.functions.sample, trainer.base, trainer.hparams_at(0), jax.random.key(0))
     assert all(part.sampled.sampler_logp is None for part in batches.values())
 
 

@@ -94,7 +94,7 @@ def test_own_adapters_play_and_learn_as_all_ranks_behind_a_mask(game, first, mon
 
         @jax.jit
         def update(run, key):
-            parts, hparams = trainer.parts, {name: x[0] for name, x in trainer.functions.hparams_at(0).items()}
+            parts, hparams = trainer.parts, {name: x[0] for name, x in trainer.hparams_at(0).items()}
             trajectory = step.play(parts, run.learners.weights, key)
             return trajectory, step.learn(parts, run, hparams, trajectory, key, {})[1]
 
