@@ -61,9 +61,8 @@ def learn(trainer, state, number, spoil=lambda reward: reward):
     """An update from games whose rewards [runs, B, T, A, C] were changed after they were played."""
     played = trainer.programs.training_games({}, trainer.keys, jax.tree.map(jnp.copy, state.learners.weights), number)
     spoilt = spoil(played.episodes.reward)
-    return trainer.programs.learn(
-        {}, trainer.keys, state, played.replace(episodes=played.episodes.replace(reward=spoilt)), number
-    )
+    played = played.replace(episodes=played.episodes.replace(reward=spoilt))
+    return trainer.programs.learn({}, trainer.keys, trainer.hparams_at(number), state, played, number)
 
 
 def host(tree):
@@ -219,7 +218,8 @@ def test_what_is_watched_is_measured():
     _, ppo = sound().update(sound().init(), 0)
     trainer = trainer_of(small_dilemma(hparams={"kl": 1.0}, reference=True))
     _, truncated = jax.eval_shape(
-        lambda state: trainer.programs.update({}, trainer.keys, state, jnp.int32(0)), trainer.abstract()
+        lambda state: trainer.programs.update({}, trainer.keys, trainer.hparams_at(0), state, jnp.int32(0)),
+        trainer.abstract(),
     )
     names = {name.split("/")[0] for name in (*ppo, *truncated)}
     assert {rule.metric for rule in RULES} <= names
