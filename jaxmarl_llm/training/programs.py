@@ -27,19 +27,9 @@ from jaxmarl_llm.training.recipe import Hparams, Parts
 from jaxmarl_llm.training.records import Arranged, Run
 from jaxmarl_llm.training.step import Metrics, Part
 
-PAIR, MANY = 2, 32
-"""Runs side by side in a long update on a CPU, and in every update on a GPU or TPU.
-
-Milliseconds of an update on two CPU cores, for each run:
-
-    study            tokens  alone  in twos  in fives
-    social_dilemma   4,880   39.8   33.2     31.8
-    proposer_solver  3,400   31.0   23.2     22.6
-    comas            1,656   16.6   15.8     17.6
-    mars             400     3.2    3.4      3.1
-
-A program of one run compiles in 0.7 to 0.8 of the time.
-"""
+MANY = 32
+"""Runs of tiny policies side by side on a GPU or TPU. On a CPU runs are computed one after another: side by side they
+take as long, within 40% either way, and their program compiles longer."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,27 +69,26 @@ class RunMap:
         return jax.lax.fori_loop(0, parts, compute, results)
 
 
-def run_map(tiny: bool, long: bool) -> RunMap:
-    """The map of the runs of tiny policies, whose update is `long`, or of pretrained ones, on this backend."""
-    side_by_side = MANY if jax.default_backend() != "cpu" else PAIR if long else 1
-    return RunMap(side_by_side if tiny else 1, alone=not tiny)
+def run_map(tiny: bool) -> RunMap:
+    """The map of the runs of tiny or of pretrained policies on this backend."""
+    return RunMap(MANY if tiny and jax.default_backend() != "cpu" else 1, alone=not tiny)
 
 
 class Functions:
     """Functions of arrays for several runs, with hparams [runs] of an update and a seed each. They close over all
     static settings."""
 
-    def __init__(self, parts: Parts, seeds: Sequence[int], tiny: bool, long: bool):
-        self._map_runs, self._map_starts = run_map(tiny, long), run_map(tiny, False)
+    def __init__(self, parts: Parts, seeds: Sequence[int], tiny: bool):
+        self._map_runs = run_map(tiny)
         self._without_base = dataclasses.replace(parts, base={})
         _, self._distinct, self._seed_of = np.unique(np.array(seeds), return_index=True, return_inverse=True)
 
     def init_tiny(self, taught: bool, base: dict, keys: jax.Array) -> dict:
         """The result of `begin.init_tiny` for each distinct seed: runs of one seed start alike, and a warm start is
-        expensive. Trainers of long and of short updates share it."""
+        expensive."""
         parts = self._parts(base)
         init = lambda key: begin.init_tiny(parts, key_for(key, START), taught)
-        return self._map_starts(init, keys[self._distinct])
+        return self._map_runs(init, keys[self._distinct])
 
     def sample(self, base: dict, hparams: Hparams, key: jax.Array) -> tuple[Run, dict[str, Part]]:
         """(a run before training, {policy set: the batch of its first update}), with the hparams of the first run."""

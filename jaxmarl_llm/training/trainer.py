@@ -1,7 +1,7 @@
 """A recipe's runs on a mesh: initialises, updates, plays and examines them, with the compiled programs of `programs`.
 
-A run is one arm and one seed. Runs of tiny policies share a program, which computes a fixed number of them at once. On
-a CPU cores share the runs of a long training. The bits of a run depend on its recipe, hparams and seed alone. `step`
+A run is one arm and one seed. Runs of tiny policies share a program. On a CPU it computes them one after another, and
+cores share the runs of a long training. The bits of a run depend on its recipe, hparams and seed alone. `step`
 defines an update.
 """
 
@@ -35,8 +35,8 @@ from jaxmarl_llm.training.setup import TINY, Model, check_mesh, setup, small
 from jaxmarl_llm.training.step import Metrics, Part
 from jaxmarl_llm.training.watch import Watch
 
-# An update of a run is long from this number of tokens: its program is compiled for speed, with two runs side by side.
-# The recipe alone decides it, so that an arm rounds alike with any number of updates and seeds.
+# An update of a run is long from this number of tokens: its program is compiled for speed. The recipe alone decides it,
+# so that an arm rounds alike with any number of updates and seeds.
 LONG = 1_500
 # Cores share the runs of a training from this number of tokens, over all updates of all runs. A shorter training is
 # faster on one core, since other programs compile while it trains. The bits of a run do not depend on it.
@@ -111,7 +111,7 @@ class Trainer:
         self.cores = sharding.cores(len(seeds)) if shared else ()
         half = any(members.config is not None and members.config.dtypes.half for members in self.policy_sets.values())
         self._hparams = by_run(recipe, hparams)
-        self.functions = Functions(self.parts, seeds, self.tiny, tokens >= LONG)
+        self.functions = Functions(self.parts, seeds, self.tiny)
         self.programs = Programs(self.functions, compiling.Kind(self.small, tokens >= LONG, half))
         self._split = jax.jit(partial(sharding.split_runs, count=max(1, len(self.cores))))
         self._join = jax.jit(sharding.join_runs)
