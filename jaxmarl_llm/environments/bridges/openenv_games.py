@@ -26,10 +26,9 @@ def openenv(
     Every game has its own session until it ends, and the server must allow that many.
 
     `tell` turns an observation into a text; by default this is its only field if that is a text, else all its fields as
-    JSON. `read` turns
-    an answer into an action or raises ValueError; by default the action is {"message": answer}. An answer that is no
-    action is invalid: nothing is sent, and the seat is told the same text again. A reward of None counts as 0. The seed
-    goes to the server's `reset`.
+    JSON. `read` turns an answer into an action or raises ValueError; by default the action is {"message": answer}. An
+    answer that is no action is invalid: nothing is sent, and the seat is told the same text again. A reward of None
+    counts as 0. The seed goes to the server's `reset`.
 
     Raises ValueError without the package. A game raises ConnectionError if the server fails.
     """
