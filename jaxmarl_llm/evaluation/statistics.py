@@ -63,7 +63,8 @@ def _differences(a: Any, b: Any) -> np.ndarray:
     return a[both] - b[both]
 
 
-MOST_PAIRS = 20  # limit of an exact test
+EXACT, SAMPLED = 20, 2**18
+"""Above EXACT pairs a sign-flip test samples SAMPLED sign patterns, the same in every call, in place of all 2^n."""
 
 
 def paired_interval(a: Any, b: Any, confidence: float = 0.95) -> tuple[float, float, float]:
@@ -75,22 +76,60 @@ def paired_interval(a: Any, b: Any, confidence: float = 0.95) -> tuple[float, fl
 
 
 def sign_flip_test(a: Any, b: Any) -> float:
-    """Exact two-sided p of the paired sign-flip (permutation) test of no difference between paired samples [n].
+    """Two-sided p of the paired sign-flip (permutation) test of no difference between paired samples [n].
 
     With d = a - b, the share of all 2^n sign patterns s in {-1, 1}^n with |sum_i s_i d_i| >= |sum_i d_i|, ties within
     rounding included. It is at least 2 / 2^n unless every d is 0: 5 pairs cannot go below 0.0625, 10 not below 0.002.
-    It is 1 if all d are 0 or n is 0. Pairs that are not finite are skipped. Raises ValueError unless both are [n], n at
-    most 20.
+    It is 1 if all d are 0 or n is 0. Pairs that are not finite are skipped. Above `EXACT` pairs patterns are sampled,
+    and the observed one counts as one of them. Raises ValueError unless both are [n].
     """
     difference = _differences(a, b)
-    if len(difference) > MOST_PAIRS:
-        raise ValueError(f"All 2^n sign patterns are tried: give at most {MOST_PAIRS} pairs, got {len(difference)}.")
     # Not scipy.stats.permutation_test: its tolerance is relative to the observed sum, so that it misses ties where
     # that is nearly 0 (rates in tenths: 1 sample in 100), and it refuses fewer than two pairs.
+    tolerance = 1e-12 * np.abs(difference).sum()
+    sums = difference.sum() - 2 * _flipped(difference)
+    return float(np.mean(np.abs(sums) >= np.abs(difference.sum()) - tolerance))
+
+
+def sign_flip_interval(a: Any, b: Any, confidence: float = 0.95) -> tuple[float, float, float]:
+    """Mean of a - b and the interval (difference, low, high) of the shifts that `sign_flip_test` does not reject.
+
+    A shift m is rejected in favour of a larger one with p = share of the 2^n subsets of d whose mean is at most m, the
+    empty subset included (Hartigan, Using Subsample Values as Typical Values, 1969,
+    https://doi.org/10.1080/01621459.1969.10501057). So the ends are order statistics of the means of subsets. Too few
+    pairs for this confidence have no interval: low and high are NaN. Pairs that are not finite are skipped.
+    """
+    difference = _differences(a, b)
+    mean = float(difference.mean()) if len(difference) else np.nan
+    sums, counts = _flipped(difference), _flipped(np.ones(len(difference)))
+    means = np.sort(sums[counts > 0] / counts[counts > 0])
+    patterns = len(sums) if len(difference) <= EXACT else len(means) + 1
+    rank = int((1 - confidence) / 2 * patterns)  # of the first mean that is not rejected, from 1
+    if rank < 1 or len(means) < 2:
+        return mean, np.nan, np.nan
+    return mean, float(means[rank - 1]), float(means[-rank])
+
+
+def _flipped(x: np.ndarray) -> np.ndarray:
+    """The sum of x [n] over each subset: of all 2^n, or of the same `SAMPLED` ones; the first subset is empty."""
+    if len(x) > EXACT:
+        chosen = np.random.default_rng(0).integers(0, 2, (SAMPLED, len(x)), np.int8)
+        chosen[0] = 0
+        return chosen @ x
     sums = np.zeros(1)
-    for x in difference:
-        sums = np.concatenate([sums + x, sums - x])
-    return float(np.mean(np.abs(sums) >= np.abs(difference.sum()) - 1e-12 * np.abs(difference).sum()))
+    for each in x:
+        sums = np.concatenate([sums, sums + each])
+    return sums
+
+
+def censored_ranks(a: Any, b: Any, limit: float) -> tuple[np.ndarray, np.ndarray]:
+    """The ranks of paired samples [n] among all 2n values; values at or beyond `limit` share the last rank.
+
+    Ranks take the place of a metric that ends at a limit, e.g. updates until success that were never reached.
+    """
+    a, b = (np.minimum(np.asarray(x, np.float64), limit) for x in (a, b))
+    ranks = stats.rankdata(np.concatenate([a, b]), nan_policy="omit")
+    return ranks[: len(a)], ranks[len(a) :]
 
 
 def interquartile_interval(values: Any, confidence: float = 0.95, resamples: int = 2000) -> tuple[float, float, float]:

@@ -1,0 +1,271 @@
+"""Predictions of a study, their sources, and their verdicts from a run.
+
+A prediction is a comparison of two arms, or a bound on one arm, written before the run:
+
+  Higher("success", "cory", than="alone", source="paper", where="Table 3")     the mean is higher
+  Lower("updates to 90%", "centred", than="pooled", source="theory", where="...")  the mean is lower
+  Higher(..., by=0.1)                                                          higher by more than 0.1
+  NotLower("points", "adapter", than="whole", by=0.05, ...)                    not lower by more than 0.05
+  NotHigher("cost", "adapter", than="whole", by=0.05, ...)                     not higher by more than 0.05
+  Within("points", "adapter", than="whole", by=0.05, ...)                      neither
+  AtLeast("efficiency", "sum", 0.9, ...), AtMost("invalid", "unmasked", 0.05, ...)  a level that the paper states
+
+`source` says whose the prediction is: the paper's direction (`where` is its place), theory (`where` derives it), or a
+pilot (`where` says the seeds). A prediction with `condition=True` must hold for the study to say anything. A statement
+that must hold if the code is right is a check: the same classes without a source, in `Study.checks`.
+
+A verdict is by the exact paired sign-flip test over seeds, corrected by Holm over the study's predictions. A prediction
+holds if p is at most 0.05 in its direction, and is contradicted if p is at most 0.05 in the other one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from jaxmarl_llm.evaluation.statistics import censored_ranks, holm, sign_flip_interval, sign_flip_test
+from jaxmarl_llm.studies.pages.format import count, interval
+
+LEVEL = 0.05  # significance level of the tests
+NEAR = 0.02, 0.10  # values of p that are near the level
+FEWEST = 8  # seeds of a verdict
+ENDS = ("mean", "low", "high")
+
+Source = Literal["paper", "theory", "pilot"]
+Outcome = Literal["holds", "contradicted", "not shown"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """A statement on one metric of an arm, or of two arms paired by seed. Use a subclass."""
+
+    metric: str
+    arm: str
+    than: str = ""
+    """The other arm; empty for a bound."""
+    by: float = 0.0
+    """The margin of a comparison, or the level of a bound."""
+    source: Source | None = dataclasses.field(default=None, kw_only=True)
+    where: str = dataclasses.field(default="", kw_only=True)
+    """The place in the paper, the derivation, or the seeds of the pilot."""
+    condition: bool = dataclasses.field(default=False, kw_only=True)
+    """The study says nothing unless this holds."""
+
+    word: ClassVar[str] = ""
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return (self.arm, self.than) if self.than else (self.arm,)
+
+    def sides(self, difference: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Values [n] that are all above 0 if the prediction is true, from arm minus other arm, or from the metric."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        margin = f" by {self.by:g}" if self.by else ""
+        return f"{self.metric}: {self.arm} {self.word} {self.than}{margin}"
+
+
+class Higher(Prediction):
+    word = "above"
+
+    def sides(self, difference: np.ndarray) -> tuple[np.ndarray, ...]:
+        return (difference - self.by,)
+
+
+class Lower(Prediction):
+    word = "below"
+
+    def sides(self, difference: np.ndarray) -> tuple[np.ndarray, ...]:
+        return (-difference - self.by,)
+
+
+class NotLower(Prediction):
+    word = "not below"
+
+    def sides(self, difference: np.ndarray) -> tuple[np.ndarray, ...]:
+        return (difference + self.by,)
+
+
+class NotHigher(Prediction):
+    word = "not above"
+
+    def sides(self, difference: np.ndarray) -> tuple[np.ndarray, ...]:
+        return (self.by - difference,)
+
+
+class Within(Prediction):
+    word = "equal to"
+
+    def sides(self, difference: np.ndarray) -> tuple[np.ndarray, ...]:
+        return difference + self.by, self.by - difference
+
+
+class _Bound(Prediction):
+    def __init__(self, metric: str, arm: str, bound: float, **about: Any) -> None:
+        super().__init__(metric, arm, "", bound, **about)
+
+    def __str__(self) -> str:
+        return f"{self.metric}: {self.arm} {self.word} {self.by:g}"
+
+
+class AtLeast(_Bound):
+    word = "at least"
+
+    def sides(self, difference: np.ndarray) -> tuple[np.ndarray, ...]:
+        return (difference - self.by,)
+
+
+class AtMost(_Bound):
+    word = "at most"
+
+    def sides(self, difference: np.ndarray) -> tuple[np.ndarray, ...]:
+        return (self.by - difference,)
+
+
+KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Higher, Lower, NotLower, NotHigher, Within, AtLeast, AtMost)}
+
+
+def record_of(prediction: Prediction) -> dict[str, Any]:
+    """The prediction as JSON: its kind and its fields that are not empty."""
+    fields = dataclasses.asdict(prediction)
+    if isinstance(prediction, _Bound):
+        fields["bound"] = fields.pop("by")
+    kept = {name: value for name, value in fields.items() if value not in ("", None, False) or name == "bound"}
+    return {"kind": type(prediction).__name__, **{name: x for name, x in kept.items() if name != "by" or x}}
+
+
+def prediction_of(record: Mapping[str, Any]) -> Prediction:
+    """Inverse of `record_of`. Raises ValueError for an unknown kind or for other fields."""
+    fields = {name: value for name, value in record.items() if name != "kind"}
+    try:
+        return KINDS[record["kind"]](**fields)
+    except (KeyError, TypeError):
+        raise ValueError(f"A prediction is one of {', '.join(KINDS)} with its fields, got {dict(record)}.") from None
+
+
+class Verdict(NamedTuple):
+    """The outcome of a prediction in a run."""
+
+    prediction: Prediction
+    outcome: Outcome
+    effect: dict[str, float | None]  # {mean, low, high} of arm minus other arm, or of the bounded metric
+    seeds: int  # seeds that measured it; 1 if the value is equal in all of them
+    p: float | None  # of the sign-flip test; None without a test
+    adjusted: float | None  # p after Holm
+    sentence: str
+
+    @property
+    def near(self) -> bool:
+        """True if the adjusted p is near the level."""
+        return self.adjusted is not None and NEAR[0] < self.adjusted < NEAR[1]
+
+
+def judge(results: Mapping[str, Any]) -> list[Verdict]:
+    """The verdicts of a results.json, in the order of its predictions, corrected by Holm over all that are tested."""
+    predictions = [prediction_of(record) for record in results["predictions"]]
+    measured = [_measure(prediction, results) for prediction in predictions]
+    tested = [i for i, found in enumerate(measured) if found.p is not None]
+    adjusted: list[float | None] = [None] * len(measured)
+    for i, p in zip(tested, holm([measured[i].p for i in tested]), strict=True):
+        adjusted[i] = float(p)
+    every = zip(predictions, measured, adjusted, strict=True)
+    return [_verdict(prediction, found, p, results) for prediction, found, p in every]
+
+
+class _Measured(NamedTuple):
+    effect: dict[str, float | None]
+    n: int
+    toward: float  # mean of the side that is least true, above 0 in the predicted direction
+    p: float | None
+    kept: int  # seeds that keep the prediction
+
+
+def values_of(prediction: Prediction, results: Mapping[str, Any]) -> list[np.ndarray]:
+    """The values of its arms, [seeds] each, with NaN where nothing was measured."""
+    arms = results["arms"]
+    return [np.array(arms[arm][prediction.metric]["per_seed"], np.float64) for arm in prediction.arms]
+
+
+def _measure(prediction: Prediction, results: Mapping[str, Any]) -> _Measured:
+    values = values_of(prediction, results)
+    limit = results.get("censored", {}).get(prediction.metric)
+    zero = np.zeros_like(values[0])
+    effect = dict(zip(ENDS, _clean(sign_flip_interval(*values, *[zero] * (2 - len(values)))), strict=True))
+    if limit is not None and prediction.than and not prediction.by:
+        values = [*censored_ranks(values[0], values[1], limit)]
+    difference = values[0] - values[1] if prediction.than else values[0]
+    difference = difference[np.isfinite(difference)]
+    if not len(difference):
+        return _Measured(effect, 0, 0.0, None, 0)
+    sides = prediction.sides(difference)
+    toward, side = min(((float(side.mean()), side) for side in sides), key=lambda pair: pair[0])
+    kept = int(np.all([side >= 0 for side in sides], 0).sum())
+    if np.ptp(difference) <= 1e-12 * max(1, np.abs(difference).max()):
+        return _Measured(effect, 1, toward, None, kept)
+    ps = [sign_flip_test(side, np.zeros(len(side))) for side in sides]
+    p = max(ps) if toward > 0 else sign_flip_test(side, np.zeros(len(side)))
+    return _Measured(effect, len(difference), toward, p, kept)
+
+
+def _verdict(prediction: Prediction, found: _Measured, adjusted: float | None, results: Mapping[str, Any]) -> Verdict:
+    invalid = results.get("shorter") or any(arm in results.get("skipped", {}) for arm in prediction.arms)
+    enough = found.n >= FEWEST or (found.n == 1 and len(results["seeds"]) >= FEWEST)
+    shown = enough and not invalid and (found.n == 1 or (adjusted is not None and adjusted <= LEVEL))
+    outcome: Outcome = "not shown"
+    if shown and found.toward:
+        outcome = "holds" if found.toward > 0 else "contradicted"
+    seeds = len(results["seeds"])
+    told = f"difference {interval(found.effect)}" if prediction.than else f"mean {interval(found.effect)}"
+    if found.n == 1:
+        told += ", equal in all seeds"
+    elif adjusted is not None:
+        told += f", p = {spell_p(adjusted, found.n)} after Holm, {found.kept} of {count(found.n, 'seed')} keep it"
+    limit = results.get("censored", {}).get(prediction.metric)
+    if limit is not None:
+        never = [int((x >= limit).sum()) for x in values_of(prediction, results)]
+        told += "; never reached: " + ", ".join(
+            f"{arm} {n} of {seeds}" for arm, n in zip(prediction.arms, never, strict=True)
+        )
+    sentence = f"{prediction}: {outcome}, {told}."
+    return Verdict(prediction, outcome, found.effect, found.n, found.p, adjusted, sentence)
+
+
+def spell_p(p: float, n: int) -> str:
+    """p with two digits; `<= 0.002` at the floor 2 / 2^n of the test."""
+    floor = 2 / 2**n
+    return f"<= {floor:.1g}" if p <= floor * (1 + 1e-9) else f"{p:.2g}"
+
+
+def _clean(ends: Sequence[float]) -> list[float | None]:
+    return [None if np.isnan(x) else float(x) for x in ends]
+
+
+STATUSES = ("holds here", "contradicted here", "mixed", "not shown", "condition not met", "not tested")
+
+
+def status(verdicts: Sequence[Verdict]) -> str:
+    """The status of a study about its paper: one of `STATUSES`, from the predictions that are the paper's."""
+    if any(verdict.prediction.condition and verdict.outcome != "holds" for verdict in verdicts):
+        return "condition not met"
+    outcomes = {verdict.outcome for verdict in verdicts if verdict.prediction.source == "paper"}
+    if not outcomes:
+        return "not tested"
+    return (
+        {"holds": "holds here", "contradicted": "contradicted here", "not shown": "not shown"}[outcomes.pop()]
+        if len(outcomes) == 1
+        else "mixed"
+    )
+
+
+def passes(check: Prediction, results: Mapping[str, Any]) -> bool:
+    """True if a check holds: a bound in every seed, a comparison in the mean over seeds."""
+    values = values_of(check, results)
+    difference = values[0] - values[1] if check.than else values[0]
+    sides = check.sides(difference[np.isfinite(difference)])
+    if not check.than:
+        return all(bool((side >= 0).all()) for side in sides)
+    return all(float(side.mean()) >= 0 for side in sides)
