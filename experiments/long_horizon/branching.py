@@ -39,7 +39,7 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.branching import by_entropy
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import updates_to
-from jaxmarl_llm.studies.study import Lower, Paper, Study
+from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 
@@ -98,6 +98,7 @@ ARMS = {
     "aepo": ARPO.with_hparams(penalty=0.4),
     "six": dataclasses.replace(ALONE, group_size=6, pretrained={"budget": 4, "group_size": 6}),
 }
+HALF = 'abstract: "improved performance using only half of the tool-use budget required by existing methods"'
 STUDY = Study(
     paper=Paper("ARPO (Dong et al.)", "https://arxiv.org/abs/2507.19849", 2025, checked="abstract"),
     question="Where should the episodes of a group part, at the start or where the policy is unsure?",
@@ -106,10 +107,32 @@ STUDY = Study(
     method="arpo",
     metrics=(PAID, UPDATES, "solved", TURNS),
     predictions=(
-        Lower(PAID, "arpo", than="alone"),
-        Lower(PAID, "arpo", than="chance"),
-        Lower(PAID, "aepo", than="arpo"),
-        Lower(PAID, "arpo", than="six"),
+        Lower(PAID, "arpo", than="alone", source="paper", where=HALF),
+        Higher("solved", "arpo", than="alone", source="paper", where=HALF),
+        Lower(
+            PAID,
+            "arpo",
+            than="chance",
+            source="theory",
+            where="If a rise of entropy marks turns that decide the outcome, copies from there differ more in reward "
+            "than copies from random turns.",
+        ),
+        Lower(
+            PAID,
+            "aepo",
+            than="arpo",
+            source="theory",
+            where="A penalty on consecutive branching spreads the copies over more trees. It is one of AEPO's three "
+            "parts, whose paper claims accuracy only.",
+        ),
+        Lower(
+            PAID,
+            "arpo",
+            than="six",
+            source="theory",
+            where="Both pay about as many turns an update. If copies teach more than fresh episodes, arpo needs fewer.",
+        ),
     ),
+    censored={UPDATES: ARPO.updates},
     derived={UPDATES: partial(updates_to, metric="solved"), PAID: turns_until_solved},
 )

@@ -35,7 +35,7 @@ from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.studies.curves import updates_to
-from jaxmarl_llm.studies.study import AtLeast, Lower, Paper, Study
+from jaxmarl_llm.studies.study import AtMost, Higher, Lower, NotLower, Paper, Study
 from jaxmarl_llm.training.recipe import Hparams, Recipe, always, component_returns
 from jaxmarl_llm.training.records import Advantages, Experience
 
@@ -110,9 +110,52 @@ STUDY = Study(
     method="hinge",
     metrics=("solved", UPDATES, UNREST, "entropy/learner", "outside/learner"),
     predictions=(
-        Lower(UNREST, "hinge", than="bonus"),
-        Lower(UNREST, "schedule", than="bonus"),
-        AtLeast("solved", "hinge", 0.9),
+        AtMost(
+            "solved",
+            "none",
+            0.5,
+            source="theory",
+            where="EPO repairs early convergence. Without it (most chains solved without an entropy term) nothing is "
+            "tested. The level is ours.",
+            condition=True,
+        ),
+        Lower(
+            UNREST,
+            "hinge",
+            than="bonus",
+            source="paper",
+            where='abstract: "bounds policy entropy within historical averages to prevent abrupt fluctuations"',
+        ),
+        Lower(
+            UNREST,
+            "schedule",
+            than="bonus",
+            source="paper",
+            where="abstract: EPO as a whole stabilizes entropy dynamics",
+        ),
+        Higher(
+            "solved",
+            "schedule",
+            than="none",
+            source="paper",
+            where="abstract: up to 152% on ScienceWorld and 19.8% on ALFWorld above RL without EPO",
+        ),
+        Higher(
+            "solved",
+            "schedule",
+            than="bonus",
+            source="paper",
+            where='abstract: conventional entropy regularization "becomes counterproductive" in this setting',
+        ),
+        NotLower(
+            "solved",
+            "hinge",
+            than="bonus",
+            by=0.01,
+            source="pilot",
+            where="seeds 0 to 9, the former table: difference -0.009 [-0.015, -0.002]; the margin is ours",
+        ),
     ),
+    censored={UPDATES: LENGTH},
     derived={UPDATES: partial(updates_to, metric="solved"), UNREST: unrest},
 )

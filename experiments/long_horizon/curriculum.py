@@ -31,7 +31,7 @@ from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.methods.fresh_games import in_fresh_games
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.masked import segment_count, segment_mean
-from jaxmarl_llm.studies.study import Higher, Paper, Study
+from jaxmarl_llm.studies.study import AtMost, Higher, Paper, Study
 from jaxmarl_llm.training.recipe import Hparams, Recipe, component_returns
 from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 
@@ -118,9 +118,21 @@ STUDY = Study(
     method="regret",
     metrics=("longest solved", "solved", "length of chains"),
     predictions=(
-        Higher("longest solved", "regret", than="uniform"),
-        Higher("longest solved", "regret", than="longest"),
-        Higher("longest solved", "difficulty", than="uniform"),
-        Higher("longest solved", "uniform", than="longest"),
+        Higher(
+            "longest solved",
+            "regret",
+            than="uniform",
+            source="pilot",
+            where="seeds 100 to 102 in 15 turns: 0.97 against 0.92; no text that was read compares eva's sampling with "
+            "uniform sampling of the same tasks",
+        ),
+        Higher(
+            "longest solved",
+            "difficulty",
+            than="uniform",
+            source="pilot",
+            where="seeds 100 to 102 in 15 turns: 0.97 against 0.92; the rule of the difficulty is ours",
+        ),
     ),
+    checks=(AtMost("longest solved", "longest", 0.05),),
 )

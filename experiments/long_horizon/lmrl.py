@@ -119,6 +119,13 @@ GAMES = {
 SHORT = ("questions", "wordle")  # an update of `archer` takes a second in the longer games
 for name in SHORT:
     GAMES[name]["archer"] = with_archer(GAMES[name]["filtered"])
+TUNED = "tuned on seeds 100 to 106"
+TABLE_2 = {  # normalised returns by a third party's transcription. It is not confirmed: no prediction is the paper's
+    "questions": ("Table 2, second-hand, has 55.2 below 57.1", "Table 2, second-hand, has 72.9 above 55.2"),
+    "wordle": ("Table 2, second-hand, has 95.2 above 79.9", "Table 2, second-hand, has 84.2 below 95.2"),
+    "maze": ("Table 2, second-hand, has 57.4 below 58.2", "Table 2, second-hand, has 79.7 above 57.4"),
+    "rooms": ("Table 2, second-hand, has 74.5 above 53.7", "Table 2, second-hand, has 87.1 above 74.5"),
+}
 STUDY = Study(
     paper=Paper("LMRL Gym (Abdulhai et al.)", "https://arxiv.org/abs/2311.18232", 2023, checked="abstract"),
     question="What does a value function add to imitation, in which games?",
@@ -127,9 +134,29 @@ STUDY = Study(
     method="wordle/archer",
     metrics=("return", "solved", OVER_ALL),
     predictions=(
-        *(Higher("return", f"{game}/filtered", than=f"{game}/bc") for game in GAMES),
-        *(Higher("return", f"{game}/ppo", than=f"{game}/filtered") for game in GAMES),
-        *(Higher("return", f"{game}/archer", than=f"{game}/filtered") for game in SHORT),
+        *(
+            Higher(
+                "return", f"{game}/filtered", than=f"{game}/bc", source="pilot", where=f"{TUNED}; {TABLE_2[game][0]}"
+            )
+            for game in GAMES
+        ),
+        *(
+            Higher(
+                "return", f"{game}/ppo", than=f"{game}/filtered", source="pilot", where=f"{TUNED}; {TABLE_2[game][1]}"
+            )
+            for game in GAMES
+        ),
+        *(
+            Higher(
+                "return",
+                f"{game}/archer",
+                than=f"{game}/filtered",
+                source="pilot",
+                where=f"{TUNED}; the paper does not have ArCHer",
+            )
+            for game in SHORT
+        ),
     ),
+    x="update of 64 games",
     derived={OVER_ALL: partial(mean_over_updates, metric="return")},
 )

@@ -41,7 +41,7 @@ from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.statistics import whiten
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
-from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
+from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe, measure_totals
 from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 from jaxmarl_llm.training.setup import jit_rollout
@@ -113,28 +113,48 @@ ARMS = {
     for reward in ("dense", "sparse")
     for credit, learner in {"ppo": BASE, "rloo": RLOO}.items()
 }
+SEEN = "seeds 100 to 102 and 110 to 112, in tuning"
 STUDY = Study(
     paper=Paper(
         "A Practitioner's Guide to Multi-turn Agentic RL (Wang & Ammanabrolu)",
         "https://arxiv.org/abs/2510.01132",
         2025,
-        checked="abstract",
+        checked="paper",
     ),
     question="How do size, density of rewards and estimator shape learning?",
-    claim="Dense rewards and a critic win more of the large game; the small one is won anyhow. What is learnt in the "
-    "large game carries over to the small one, not the other way round; half of each is good in both.",
+    claim="Dense rewards and a critic win more of the large game; the small one is won anyhow. Lessons of each "
+    "game carry over to the other; half of each is good in both.",
     arms={"taught": BASE.with_hparams(learning_rate=0.0), **ARMS, "both/dense/ppo": BASE.with_hparams(large=0.5)},
     method="large/dense/ppo",
     metrics=("small", "large", "small/extra", "large/extra", "won"),
     predictions=(
-        Higher("large", "large/dense/ppo", than="large/sparse/ppo"),
-        Higher("large", "large/dense/ppo", than="large/dense/rloo"),
-        Lower("large/extra", "large/dense/ppo", than="large/sparse/ppo"),
-        *(AtLeast("small", f"small/dense/{credit}", 0.9) for credit in ("ppo", "rloo")),
-        Higher("small", "large/dense/ppo", than="taught"),
-        Lower("large", "small/dense/ppo", than="taught"),
-        Higher("large", "both/dense/ppo", than="small/dense/ppo"),
-        Higher("small", "both/dense/ppo", than="large/dense/ppo"),
-        Lower("large", "both/dense/ppo", than="large/dense/ppo"),
+        Higher(
+            "large",
+            "large/dense/ppo",
+            than="large/sparse/ppo",
+            source="paper",
+            where="Section 7.1, Table 11: PPO 41% with sparse rewards, 58% with the densest",
+        ),
+        Higher(
+            "large",
+            "large/dense/ppo",
+            than="large/dense/rloo",
+            source="paper",
+            where="Section 6.2, Table 10, the harder task: PPO 59% and RLOO collapses (1.5B), 72% against 47% (7B)",
+        ),
+        Higher(
+            "large",
+            "small/dense/ppo",
+            than="taught",
+            source="paper",
+            where='Section 5.2: the model of the simple task "improves performance across all higher-complexity '
+            'environments"',
+        ),
+        Lower("large/extra", "large/dense/ppo", than="large/sparse/ppo", source="pilot", where=SEEN),
+        Higher("small", "large/dense/ppo", than="taught", source="pilot", where=SEEN),
+        Higher("large", "both/dense/ppo", than="small/dense/ppo", source="pilot", where=SEEN),
+        Higher("small", "both/dense/ppo", than="large/dense/ppo", source="pilot", where=SEEN),
+        Lower("large", "both/dense/ppo", than="large/dense/ppo", source="pilot", where=SEEN),
     ),
+    checks=tuple(Higher("small", f"small/dense/{credit}", than="taught") for credit in ("ppo", "rloo")),
 )

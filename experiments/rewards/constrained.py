@@ -123,12 +123,36 @@ STUDY = Study(
     method="lagrange",
     metrics=("liked", "proxy", "gap", "fall", "off", "weight of details"),
     predictions=(
-        AtLeast("fall", "fixed", 0.1),
+        AtLeast(
+            "fall",
+            "fixed",
+            0.1,
+            source="theory",
+            where="The reader's value falls beyond 3 details and 2 lines of praise, and the fixed sum pays for more of "
+            "both.",
+            condition=True,
+        ),
+        Higher(
+            "liked",
+            "lagrange",
+            than="fixed",
+            source="paper",
+            where="Abstract: each reward model 'stays within the range at which it is an effective proxy, improving "
+            "evaluation performance'.",
+        ),
+        Higher(
+            "liked",
+            "lagrange_half",
+            than="tuned_half",
+            source="pilot",
+            where="Seeds 100 and 101 with half of beta: multipliers swung from 0.07 to 0.30, and the dual rate was "
+            "then lowered.",
+        ),
+    ),
+    checks=(
         AtMost("fall", "lagrange", 0.1),
         Lower("gap", "lagrange", than="fixed"),
-        Higher("liked", "lagrange", than="fixed"),
         AtMost("off", "lagrange", 0.05),
-        Higher("liked", "lagrange_half", than="tuned_half"),
         Higher("liked", "lagrange", than="high"),
     ),
     derived={"fall": partial(fall_from_peak, metric="liked")},

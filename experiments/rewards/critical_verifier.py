@@ -15,8 +15,9 @@ right; writer and critic for the gain of a followed rubric over the verifier's v
   c2           the writer learns and the critic chooses
 
 `judgement` is the share of right verdicts, and `early judgement` the same in the first ten updates. Predictions:
-judgement ends higher with c2 and with critical than with alone and with unfiltered. It ends lower with unfiltered than
-with alone. Early judgement, while the writer still misleads, is higher with c2 than with cooperative.
+judgement ends higher with c2 and with critical than with alone. It ends lower with unfiltered than with alone (the
+condition). Early judgement, while the writer still misleads, is higher with c2 than with cooperative. Checks:
+judgement ends higher with c2 and with critical than with unfiltered.
 
   python -m experiments critical_verifier --seeds 10
 
@@ -88,9 +89,37 @@ STUDY = Study(
     method="c2",
     metrics=("judgement", EARLY, "verifier", "rubric"),
     predictions=(
-        *(Higher("judgement", arm, than=other) for arm in ("c2", "critical") for other in ("alone", "unfiltered")),
-        Lower("judgement", "unfiltered", than="alone"),
-        Higher(EARLY, "c2", than="cooperative"),
+        Lower(
+            "judgement",
+            "unfiltered",
+            than="alone",
+            source="theory",
+            where="The script misleads in 7 of 12 kinds and is right in 5/12 + 7/12 x 1/4 = 0.56; the verifier learns.",
+            condition=True,
+        ),
+        Higher(
+            "judgement",
+            "c2",
+            than="alone",
+            source="paper",
+            where="Abstract: C2 'outperforms reasoning reward models trained on the same binary preferences', by up to "
+            "6.5 points on RM-Bench.",
+        ),
+        Higher(
+            "judgement",
+            "critical",
+            than="alone",
+            source="theory",
+            where="The writer knows other kinds than the verifier, and the critic may follow the writer on these.",
+        ),
+        Higher(
+            EARLY,
+            "c2",
+            than="cooperative",
+            source="theory",
+            where="The writer still misleads in the first ten updates; a critic can leave the verdict to the verifier.",
+        ),
     ),
+    checks=tuple(Higher("judgement", arm, than="unfiltered") for arm in ("c2", "critical")),
     derived={EARLY: early},
 )

@@ -82,8 +82,27 @@ STUDY = Study(
     method="hierarchical",
     metrics=(*RUNGS, "learnability", "hops", "unanswerable", "success"),
     predictions=(
-        Higher("learnability", "hierarchical", than="pooled"),
-        Higher("learnability", "hierarchical", than="uncompared"),
-        Higher("rung 2", "hierarchical", than="pooled"),
+        Higher(
+            "learnability",
+            "hierarchical",
+            than="pooled",
+            source="theory",
+            where="A mean over both roles carries the solvers' difficulty into the proposer's advantage.",
+        ),
+        Higher(
+            "learnability",
+            "hierarchical",
+            than="uncompared",
+            source="theory",
+            where="Every proposal is pushed up without a comparison, which adds variance.",
+        ),
+        Higher(
+            "rung 2",
+            "hierarchical",
+            than="pooled",
+            source="theory",
+            where="One mean praises solvers of easy questions for the proposer's choice. The pull request gives this "
+            "reason without a result.",
+        ),
     ),
 )

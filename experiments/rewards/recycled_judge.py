@@ -11,8 +11,9 @@ revisions.
   spark      as judge, and from second attempts after a wrong one
 
 Evaluation uses new games in which judges and revisers see the first attempt. `gain` is the success of second attempts
-less the success of first ones. Predictions: spark judges and answers better than rlvr. Second attempts gain more with
-spark than with rlvr and with judge.
+less the success of first ones. Predictions: spark and judge answer better than rlvr. Checks: spark judges better than
+rlvr, which never trains verdicts. Second attempts gain more with spark than with rlvr and judge, which do not train
+them.
 
   python -m experiments recycled_judge --seeds 10
 
@@ -106,9 +107,24 @@ STUDY = Study(
     method="spark",
     metrics=("accuracy", "judge accuracy", "gain", "second"),
     predictions=(
+        Higher(
+            "accuracy",
+            "spark",
+            than="rlvr",
+            source="paper",
+            where="Table 1: 58.8 against 55.2 (Policy-Only); Table 2: 56.6 against 51.8. The paper's 58.8 includes "
+            "judge-and-revise at test time.",
+        ),
+        Higher(
+            "accuracy",
+            "judge",
+            than="rlvr",
+            source="paper",
+            where="Table 1: Policy&Reward 56.5 against Policy-Only 55.2; Table 2: 53.2 against 51.8.",
+        ),
+    ),
+    checks=(
         Higher("judge accuracy", "spark", than="rlvr"),
-        Higher("accuracy", "spark", than="rlvr"),
-        Higher("gain", "spark", than="rlvr"),
-        Higher("gain", "spark", than="judge"),
+        *(Higher("gain", "spark", than=other) for other in ("rlvr", "judge")),
     ),
 )

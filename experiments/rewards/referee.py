@@ -16,9 +16,9 @@ answers of its game, and a ranking with the rankings of its group. Arms:
   frozen         the referee is the initial policy
   truth          the referee knows the right answer
 
-Predictions: the hidden accuracy in open games ends higher with unified than with frozen and no_open, and lower than
-with truth. Without ranked games the policy's scores of itself rise above unified's, but its accuracy does not, and
-these scores order answers worse.
+Predictions: the hidden accuracy in open games ends higher with unified than with frozen. Without ranked games the
+policy's scores of itself rise above unified's, but its hidden accuracy ends lower, and these scores order answers
+worse. Check: the hidden accuracy ends higher with truth than with unified.
 
   python -m experiments referee --seeds 10
   python -m experiments referee --model smollm2 --seeds 1    # capitals, and a thought in free words before an answer
@@ -124,10 +124,35 @@ STUDY = Study(
     method="unified",
     metrics=("hidden", "accuracy", "self-score", "tau"),
     predictions=(
-        Higher("hidden", "unified", than="frozen"),
-        Higher("hidden", "truth", than="unified"),
-        Higher("self-score", "no_preference", than="unified"),
-        Lower("hidden", "no_preference", than="unified"),
-        Lower("tau", "no_preference", than="unified"),
+        Higher(
+            "hidden",
+            "unified",
+            than="frozen",
+            source="paper",
+            where="Abstract: 'significantly outperforms a strong baseline using a separate generative reward model'. "
+            "Here the frozen referee is untrained, hence weaker.",
+        ),
+        Higher(
+            "self-score",
+            "no_preference",
+            than="unified",
+            source="theory",
+            where="Answers are paid by the policy's scores, and without rankings nothing anchors these scores.",
+        ),
+        Lower(
+            "hidden",
+            "no_preference",
+            than="unified",
+            source="theory",
+            where="The shared weights forget to score while they learn to answer, if no rankings are learnt.",
+        ),
+        Lower(
+            "tau",
+            "no_preference",
+            than="unified",
+            source="theory",
+            where="Rankings are paid by tau and train the scores; without them nothing does.",
+        ),
     ),
+    checks=(Higher("hidden", "truth", than="unified"),),
 )

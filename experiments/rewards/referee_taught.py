@@ -8,8 +8,8 @@ The paper's preference data, too, are several times its other prompts. All other
   frozen   the referee is the initial policy
 
 `judge` is Kendall's tau of the referee's scores with the truth in new rankings; `hidden` is the accuracy in new open
-games. The predictions were written after three tuning seeds: hidden ends higher with unified than with frozen (0.89
-against 0.82 there), and so does judge.
+games. The prediction was written after three tuning seeds: hidden ends higher with unified than with frozen (0.89
+against 0.82 there). Check: judge does so too, since the frozen referee never changes.
 
   python -m experiments referee_taught --seeds 10
 
@@ -61,5 +61,15 @@ STUDY = Study(
     arms={"unified": UNIFIED, "frozen": replace(UNIFIED, seats=((*(ME,) * PLAYERS, f"initial/{ME}"),))},
     method="unified",
     metrics=("hidden", "judge", "accuracy", "self-score"),
-    predictions=(Higher("hidden", "unified", than="frozen"), Higher("judge", "unified", than="frozen")),
+    predictions=(
+        Higher(
+            "hidden",
+            "unified",
+            than="frozen",
+            source="paper",
+            where="Abstract: AlpacaEval 42.24 to 44.84 against a separate reward model. Seeds 100 to 102 showed it "
+            "here, after `referee` had contradicted it.",
+        ),
+    ),
+    checks=(Higher("judge", "unified", than="frozen"),),
 )

@@ -16,8 +16,10 @@ Metrics:
   distinct         number of different advantages in a group, mean over the first 20 updates
   slip             mean size of the advantage of an answer without the first point, over all updates
 
-Predictions: GDPO reaches half of the third points in fewer updates than both plain sums, and the gated form in fewer
-still. GDPO has more distinct advantages and a larger slip than GRPO. In the end no point is lost.
+Predictions: GDPO reaches half of the third points in fewer updates than both plain sums. The gated form needs fewer
+than GDPO and than the weighted sum. In the end GDPO earns more third points than GRPO, and more first points than Dr.
+GRPO. GDPO has a larger slip than GRPO. Checks: GDPO has more distinct advantages than GRPO, and ends with 90% of the
+first and third points.
 
   python -m experiments rewards_apart --seeds 10
 
@@ -101,12 +103,63 @@ STUDY = Study(
     arms={name: BASE.with_choice(advantage=name) for name in ARMS},
     method="gdpo/sample",
     metrics=(HALF, "first", "second", "third", DISTINCT, SLIP),
+    censored={HALF: BASE.updates},
     predictions=(
-        Lower(HALF, "gdpo/sample", than="sum/grpo"),
-        Lower(HALF, "gdpo/sample", than="sum/dr_grpo"),
-        Lower(HALF, "gdpo/gated", than="gdpo/sample"),
+        Lower(
+            HALF,
+            "gdpo/sample",
+            than="sum/grpo",
+            source="paper",
+            where="Section 4.1, Figure 4: 'faster early-stage improvement' of the correctness reward. Seeds 100 to 102 "
+            "showed this order (62.7 against 64.7).",
+        ),
+        Lower(
+            HALF,
+            "gdpo/sample",
+            than="sum/dr_grpo",
+            source="pilot",
+            where="Seeds 100 to 102: 62.7 against 63.7. Section 4.1.1 calls both similar on correctness.",
+        ),
+        Lower(
+            HALF,
+            "gdpo/gated",
+            than="gdpo/sample",
+            source="paper",
+            where="Section 3.2: conditioned rewards force the model 'to always maximize the human-prioritized reward "
+            "first'.",
+        ),
+        Lower(
+            HALF,
+            "gdpo/gated",
+            than="sum/weighted",
+            source="paper",
+            where="Section 3.2: conditioned rewards put the prioritised reward first, more than larger weights do.",
+        ),
+        Higher(
+            "third",
+            "gdpo/sample",
+            than="sum/grpo",
+            source="paper",
+            where="Section 4.1, Figure 4 and Table 1: the correctness reward ends above GRPO's (32.81 against 30.18).",
+        ),
+        Higher(
+            "first",
+            "gdpo/sample",
+            than="sum/dr_grpo",
+            source="paper",
+            where="Section 4.1.1, Table 2: without the standard deviation the easy format reward ends at 0%, with GDPO "
+            "at 80.66%.",
+        ),
+        Higher(
+            SLIP,
+            "gdpo/sample",
+            than="sum/grpo",
+            source="theory",
+            where="A point missed with rate e has the deviation sqrt(e (1 - e)), so a miss weighs about 1 / sqrt(e).",
+        ),
+    ),
+    checks=(
         Higher(DISTINCT, "gdpo/sample", than="sum/grpo"),
-        Higher(SLIP, "gdpo/sample", than="sum/grpo"),
         AtLeast("first", "gdpo/sample", 0.9),
         AtLeast("third", "gdpo/sample", 0.9),
     ),

@@ -15,8 +15,9 @@ grades. Arms:
 
 `grade` is the grade by the current rubric, and `gap` is grade less `accuracy`.
 
-Predictions: accuracy ends higher with evolving than with fixed, random and audit, and is at least 0.8. The gap is
-smaller with evolving than with fixed. With fixed at least half of the answers end as evasions.
+Predictions: accuracy with evolving ends higher than with fixed and random. It is at least 0.8, and not lower than with
+hand by more than 0.02. More answers end as evasions with fixed than with hand (the condition). Check: accuracy ends
+higher with evolving than with audit.
 
   python -m experiments rubrics --seeds 10
 
@@ -39,7 +40,7 @@ from jaxmarl_llm.environments.judged.graded import Graded
 from jaxmarl_llm.environments.tasks import Arithmetic
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.rewards import rubrics
-from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
+from jaxmarl_llm.studies.study import AtLeast, Higher, NotLower, Paper, Study
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
 
@@ -105,7 +106,7 @@ FIXED = Recipe(
 )
 change = partial(dataclasses.replace, FIXED)
 STUDY = Study(
-    paper=Paper("MPO (Kim et al.)", "https://arxiv.org/abs/2504.20157", 2025, checked="abstract"),
+    paper=Paper("MPO (Kim et al.)", "https://arxiv.org/abs/2504.20157", 2025, checked="paper"),
     question="Does a rubric that changes with what it sees resist tricks?",
     claim="Under a fixed rubric a policy learns to evade; one that evolves keeps grade and truth together.",
     arms={
@@ -118,9 +119,44 @@ STUDY = Study(
     method="evolving",
     metrics=("accuracy", "grade", "gap", "evasions", "asks for one answer"),
     predictions=(
-        *(Higher("accuracy", "evolving", than=other) for other in ("fixed", "random", "audit")),
-        AtLeast("accuracy", "evolving", 0.8),
-        Lower("gap", "evolving", than="fixed"),
-        AtLeast("evasions", "fixed", 0.5),
+        Higher(
+            "evasions",
+            "fixed",
+            than="hand",
+            source="theory",
+            where="The fixed rubric pays 'any of them' as much as the right answer; the rubric of `hand` does not.",
+            condition=True,
+        ),
+        Higher(
+            "accuracy",
+            "evolving",
+            than="fixed",
+            source="paper",
+            where="Table 3: 68.60 against 63.79 (Scruples), 50.38 against 48.77 (MATH); abstract. Here labels choose "
+            "the rubric.",
+        ),
+        NotLower(
+            "accuracy",
+            "evolving",
+            than="hand",
+            by=0.02,
+            source="paper",
+            where="Abstract and Table 4: on par with or better than hand-crafted reward prompts. The margin is ours.",
+        ),
+        Higher(
+            "accuracy",
+            "evolving",
+            than="random",
+            source="theory",
+            where="A random rubric is one of the other 14 most of the time, and these pay for more than right answers.",
+        ),
+        AtLeast(
+            "accuracy",
+            "evolving",
+            0.8,
+            source="pilot",
+            where="Seeds 100 to 102: 0.74 to 0.93 after 150 updates, mean 0.815; then 250 updates.",
+        ),
     ),
+    checks=(Higher("accuracy", "evolving", than="audit"),),
 )

@@ -90,9 +90,28 @@ STUDY = Study(
     arms={label: ORACLE.with_choice(label=label) for label in LABELS},
     method="cross_view",
     metrics=("accuracy", "labels", "answer entropy"),
-    predictions=tuple(
-        Higher(metric, other, than="self")
-        for metric in ("accuracy", "answer entropy")
-        for other in ("cross_view", "teacher")
+    predictions=(
+        *(
+            Higher(
+                "accuracy",
+                other,
+                than="self",
+                source="paper",
+                where="Abstract: above other self-rewarding baselines by 3.31% on average. This setting was chosen on "
+                "seeds 100 to 107.",
+            )
+            for other in ("cross_view", "teacher")
+        ),
+        *(
+            Higher(
+                "answer entropy",
+                other,
+                than="self",
+                source="theory",
+                where="A collapse gives one answer to all questions, so entropy falls. Labels of a single view "
+                "collapse (abstract).",
+            )
+            for other in ("cross_view", "teacher")
+        ),
     ),
 )

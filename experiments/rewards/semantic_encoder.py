@@ -14,9 +14,8 @@ Metrics:
                               to every other one
   meaning                     share of paraphrases that are nearer to it than a wrong line in almost the same words
 
-The predictions were written after a look at the encoder on texts that no seed changes. Topic is far above chance
-(0.05), and meaning is below 0.5: the reward can teach subject and words, but not truth. Each score rises if it is the
-reward.
+This study has no predictions. Topic and meaning do not depend on seeds, and the encoder was looked at before any run.
+Topic is far above chance (0.05), and meaning is below 0.5: the reward can teach subject and words, but not truth.
 
   python -m experiments semantic_encoder --model smollm2 --seeds 1 --arms cosine centred words
 

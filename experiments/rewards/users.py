@@ -16,7 +16,7 @@ Metrics:
   terse, wordy         mean value for each half of the users
   lesser               the smaller of these two
 
-Prediction: latent is above single in all four.
+Predictions: latent is above single in preference accuracy and in lesser.
 
   python -m experiments users --seeds 10
 
@@ -138,5 +138,21 @@ STUDY = Study(
     arms={"latent": LATENT, "single": SINGLE, "told": LATENT.with_choice(user="told")},
     method="latent",
     metrics=(ACCURACY, "terse", "wordy", "lesser"),
-    predictions=tuple(Higher(metric, "latent", than="single") for metric in (ACCURACY, "terse", "wordy", "lesser")),
+    predictions=(
+        Higher(
+            ACCURACY,
+            "latent",
+            than="single",
+            source="paper",
+            where="Abstract: 'improved reward function accuracy' by a user-specific latent. The encoder was tuned on "
+            "seeds 100 to 102 until this held.",
+        ),
+        Higher(
+            "lesser",
+            "latent",
+            than="single",
+            source="paper",
+            where="Abstract: averaging over diverging preferences gives 'poor performance for individual subgroups'.",
+        ),
+    ),
 )

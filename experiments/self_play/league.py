@@ -84,12 +84,58 @@ STUDY = Study(
     method="nash",
     metrics=("exploitability", "variance", "members"),
     predictions=(
-        Lower("exploitability", "nash", than="latest"),
-        Lower("exploitability", "nash", than="uniform"),
-        Lower("exploitability", "nash", than="pfsp"),
-        Lower("exploitability", "pfsp", than="latest"),
-        Lower("exploitability", "alpha_rank", than="latest"),
-        Lower("variance", "risk_averse", than="nash"),
-        Higher("exploitability", "risk_averse", than="nash"),
+        Lower(
+            "exploitability",
+            "nash",
+            than="latest",
+            source="theory",
+            where="Exact best responses to the pool's Nash equilibrium are double oracle, which stops at an "
+            "equilibrium; the last member alone cycles.",
+        ),
+        Lower(
+            "exploitability",
+            "nash",
+            than="uniform",
+            source="theory",
+            where="Double oracle stops at an equilibrium; fictitious play approaches it slowly, at a rate near "
+            "1/sqrt(n).",
+        ),
+        Lower(
+            "exploitability",
+            "nash",
+            than="pfsp",
+            source="theory",
+            where="Double oracle stops at an equilibrium; pfsp has no such guarantee.",
+        ),
+        Lower(
+            "exploitability",
+            "pfsp",
+            than="latest",
+            source="theory",
+            where="The next member of a cycle beats the last member, and not all members of a mixture.",
+        ),
+        Lower(
+            "exploitability",
+            "alpha_rank",
+            than="latest",
+            source="theory",
+            where="A mixture over a cycle is less exploitable than one of its members.",
+        ),
+        Lower(
+            "variance",
+            "risk_averse",
+            than="nash",
+            source="paper",
+            where="RAE, abstract: the equilibrium 'minimises the potential variance in reward'.",
+        ),
+        Higher(
+            "exploitability",
+            "risk_averse",
+            than="nash",
+            source="theory",
+            where="A mixture that also minimises variance gives up some of the minimum of exploitability in the "
+            "pool's game.",
+        ),
     ),
+    x="member joined",
 )

@@ -14,6 +14,7 @@ Predicted, for 200 updates in Kuhn poker and 100 in tic-tac-toe:
   1 - d^2 if the roles win +-1 with means +-d.
 - No arm of Kuhn poker converges to equilibrium: the last policy has a NashConv of at least 0.1 chips. During training
   NashConv rises by at least 0.1 above an earlier value, because self-play cycles.
+- In tic-tac-toe `role` ends with more points than `pooled` against both scripts, as in the paper.
 
 It is not claimed that a baseline brings the policy nearer to equilibrium. Nor is it claimed that thinking collapses
 without one: these answers have one token.
@@ -50,7 +51,7 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import largest_rise
-from jaxmarl_llm.studies.study import AtLeast, Lower, Paper, Study
+from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe, no_state
 from jaxmarl_llm.training.records import Advantages, Experience
@@ -156,8 +157,40 @@ STUDY = Study(
     method="kuhn/role",
     metrics=("nash_conv", RELAPSE, SHARE, "against random", "against greedy"),
     predictions=(
-        *(Lower(SHARE, f"{game}/role", than=f"{game}/pooled") for game in ("kuhn", "tic_tac_toe")),
-        *(AtLeast(metric, arm, 0.1) for metric in ("nash_conv", RELAPSE) for arm in KUHN_ARMS),
+        *(
+            Lower(
+                SHARE,
+                f"{game}/role",
+                than=f"{game}/pooled",
+                source="theory",
+                where="The share is 1 - d^2 if roles win +-1 with means +-d, apart from the running mean's lag; "
+                "pooled has 1 by zero sum.",
+            )
+            for game in ("kuhn", "tic_tac_toe")
+        ),
+        *(
+            Higher(
+                f"against {script}",
+                "tic_tac_toe/role",
+                than="tic_tac_toe/pooled",
+                source="paper",
+                where="Section E.2, Figure 9, left: with RAE the policy 'learns significantly faster', by its win "
+                "rates.",
+            )
+            for script in ("random", "greedy")
+        ),
+        *(
+            AtLeast(
+                metric,
+                arm,
+                0.1,
+                source="pilot",
+                where="Ten seeds of exploitability, the same game with RLOO (commit f456cec): NashConv falls to 0.24 "
+                "and rises to 0.61.",
+            )
+            for metric in ("nash_conv", RELAPSE)
+            for arm in KUHN_ARMS
+        ),
     ),
     derived={SHARE: advantage_share, RELAPSE: partial(largest_rise, metric="nash_conv")},
 )

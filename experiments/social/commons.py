@@ -105,8 +105,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     f"{place}/{start}/{name}": PLACES[place] | {"start": start, "fines": fines, "copying": copying}
     for place, start, (name, (fines, copying)) in product(PLACES, CHOICES["start"], CUSTOMS.items())
 }
-
-
+SHARE = "seeds 100 to 109: the share that compares itself was chosen between 1/20 and 1 before predictions were written"
 STUDY = Study(
     paper=Paper("Norm Formation (Gupta et al.)", "https://arxiv.org/abs/2510.14401", 2025, checked="abstract"),
     question="Do fines by a group's norm, and copying of who earns more, keep a common stock alive?",
@@ -119,13 +118,42 @@ STUDY = Study(
         "years": lambda curves: curves["alive"].sum(1),
         "total harvest": lambda curves: curves["harvest"].mean(1),
     },
+    x="year",
+    censored={"years": YEARS},
     predictions=(
-        *(AtMost("years", f"{place}/selfish/{name}", 20) for place in PLACES for name in ("neither", "copying")),
-        *(Higher("stock", f"{place}/selfish/both", than=f"{place}/selfish/copying") for place in PLACES),
-        *(Higher("total harvest", f"{place}/selfish/both", than=f"{place}/selfish/fines") for place in PLACES),
-        *(Higher("stock", f"{place}/altruistic/neither", than=f"{place}/altruistic/copying") for place in PLACES),
-        *(Higher("stock", f"{place}/altruistic/both", than=f"{place}/altruistic/copying") for place in PLACES),
-        *(AtLeast("years", f"{place}/altruistic/both", YEARS) for place in PLACES),
-        *(AtMost("years", f"{place}/selfish/eager", 20) for place in PLACES),
+        *(
+            Higher("stock", f"{place}/selfish/both", than=f"{place}/selfish/copying", source="pilot", where=SHARE)
+            for place in PLACES
+        ),
+        *(
+            Higher(
+                "total harvest",
+                f"{place}/selfish/both",
+                than=f"{place}/selfish/fines",
+                source="pilot",
+                where=f"{SHARE}; 0.90 against 0.74",
+            )
+            for place in PLACES
+        ),
+        *(
+            Higher(
+                "stock", f"{place}/altruistic/{name}", than=f"{place}/altruistic/copying", source="pilot", where=SHARE
+            )
+            for name in ("neither", "both")
+            for place in PLACES
+        ),
+        *(AtLeast("years", f"{place}/altruistic/both", YEARS, source="pilot", where=SHARE) for place in PLACES),
+        *(
+            AtMost(
+                "years",
+                f"{place}/selfish/eager",
+                20,
+                source="pilot",
+                where="seeds 100 to 109: with all comparing themselves, fines with copying lost the stock from every "
+                "selfish start",
+            )
+            for place in PLACES
+        ),
     ),
+    checks=tuple(AtMost("years", f"{place}/selfish/{name}", 20) for place in PLACES for name in ("neither", "copying")),
 )

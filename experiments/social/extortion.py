@@ -115,25 +115,16 @@ def steps(key: jax.Array, hparams: Mapping[str, jax.Array], *, rounds: int) -> d
     return results
 
 
-def predictions_at(at: str) -> tuple:
-    """The predictions for arms with the prefix `at`."""
-    adaptive, extortioners = f"{at}step_2/adaptive", f"{at}step_3/extortioners"
-    return (
-        AtMost("distance", f"{at}step_1", 0.15),
-        AtMost("distance", adaptive, 0.1),
-        AtLeast("share", adaptive, 0.6),
-        *(Higher("lead", adaptive, than=f"{at}step_2/{x}") for x in ("naive", "tit_for_tat")),
-        AtLeast("climb", extortioners, 0.3),
-        AtLeast("rise", extortioners, 0.0),
-        *(Higher("cooperation", extortioners, than=f"{at}step_3/{x}") for x in ("fresh", "of_naive")),
-    )
-
-
 STEP_3 = ("extortioners", "adaptive", "of_naive", "fresh")
 ARMS = ("step_1", "step_2/adaptive", "step_2/naive", "step_2/tit_for_tat", *(f"step_3/{x}" for x in STEP_3))
 SHORT = {name: BASE[name] for name in ("coins", "gamma", "rate", "entropy")}
 LONG = {**SHORT, "coins": 0.0, "gamma": 0.99, "rate": 0.3}
 SETTINGS = {"": (partial(steps, rounds=20), SHORT), "long/": (partial(steps, rounds=100), LONG)}
+CHOSEN = (
+    "seeds 100 to 107: the setting of `co_players`, chosen because cooperation showed in it, with 240 updates for 120"
+)
+RATE = "seeds 100 to 107: the rate 0.3 was chosen because the direction showed; with 1, extortioners 60%, fresh 73%"
+SHARES = "seeds 100 to 107: the learner's share was 127% to 188% in all settings tried"
 STUDY = Study(
     paper=Paper("Co-player inference", "https://arxiv.org/abs/2602.16301", 2026, checked="paper"),
     question="Does a learner extort a frozen player that adapts, and do two extortioners learn to cooperate?",
@@ -147,5 +138,77 @@ STUDY = Study(
     method="step_3/extortioners",
     metrics=("cooperation", "rise", "climb", "points", "other", "lead", "share", "best share", "distance", "defection"),
     derived={"climb": lambda curves: curves["cooperation"][:, -TAIL:].mean(1) - curves["cooperation"][:, 0]},
-    predictions=(*predictions_at(""), *predictions_at("long/")),
+    predictions=(
+        *(
+            AtMost(
+                "distance",
+                f"{at}step_1",
+                0.15,
+                source="theory",
+                where="tables that learn from tabular players come near their best response; otherwise step 2 has no "
+                "player that adapts",
+                condition=True,
+            )
+            for at in SETTINGS
+        ),
+        AtLeast(
+            "lead",
+            "long/step_2/adaptive",
+            0.0,
+            source="paper",
+            where="Section 3.2, Step 2, Figure 2 C-D: the RL agent achieves a higher share of the reward by exploiting "
+            "its opponent's adaptation",
+        ),
+        AtLeast(
+            "climb",
+            "long/step_3/extortioners",
+            0.0,
+            source="paper",
+            where="Section 3.2, Step 3, Figure 2 E: parameter updates drive two extortion policies towards cooperative "
+            "behaviour",
+        ),
+        AtLeast(
+            "rise",
+            "long/step_3/extortioners",
+            0.0,
+            source="paper",
+            where="Section 3.2, Step 3, Figure 2 F: within an episode extortion policies shape each other into more "
+            "cooperative behaviour",
+        ),
+        Higher(
+            "cooperation",
+            "long/step_3/extortioners",
+            than="long/step_3/adaptive",
+            source="paper",
+            where="Section 3.2, Step 3: 'Mutual extortion drives cooperation'; the control, players that only adapted, "
+            "is ours",
+        ),
+        *(
+            Higher("cooperation", "long/step_3/extortioners", than=f"long/step_3/{x}", source="pilot", where=RATE)
+            for x in ("fresh", "of_naive")
+        ),
+        *(
+            Higher("lead", f"{at}step_2/adaptive", than=f"{at}step_2/naive", source="pilot", where=SHARES)
+            for at in SETTINGS
+        ),
+        *(
+            Higher(
+                "lead",
+                f"{at}step_2/adaptive",
+                than=f"{at}step_2/tit_for_tat",
+                source="theory",
+                where="tit-for-tat loses one exchange at most, 3 points a game; a larger lead needs an exploited "
+                "player",
+            )
+            for at in SETTINGS
+        ),
+        AtLeast("share", "step_2/adaptive", 0.6, source="pilot", where=SHARES),
+        AtLeast("climb", "step_3/extortioners", 0.3, source="pilot", where=CHOSEN),
+        AtLeast("rise", "step_3/extortioners", 0.0, source="pilot", where=CHOSEN),
+        *(
+            Higher("cooperation", "step_3/extortioners", than=f"step_3/{x}", source="pilot", where=CHOSEN)
+            for x in ("fresh", "of_naive")
+        ),
+    ),
+    checks=tuple(AtMost("distance", f"{at}step_2/adaptive", 0.1) for at in SETTINGS),
 )

@@ -127,6 +127,8 @@ GAMES = {
 }
 TEXTS = {f"text/{name}": replace(arm, game=GAMES[name], measure=measure) for name, arm in ARMS.items()}
 PREDICT = {f"text/predict/{name}": replace(TEXTS[f"text/{name}"], game=Foreseen(GAMES[name])) for name in ARMS}
+GUESS = "a guess, not derived: selfish learners end near the best response to players that do not answer"
+PILOT = "seeds 100 and 101: 40 to 240 updates, several entropies; ten seeds of the base arms were known as well"
 STUDY = Study(
     paper=Paper("Playing repeated games (Akata et al.)", "https://arxiv.org/abs/2305.16867", 2023, checked="abstract"),
     question="How do selfish learners of repeated 2x2 games behave when they meet others?",
@@ -138,15 +140,34 @@ STUDY = Study(
     method="prisoners_dilemma",
     metrics=("points", *OF_SELF, *OF_ZOO, *KINDS, *OF_TEXT),
     predictions=(
-        *(AtMost("shortfall of fixed", name, 0.2) for name in (*FOUR[:3], "only_known/stag_hunt")),
+        *(AtMost("shortfall of fixed", name, 0.2, source="theory", where=GUESS) for name in ("stag_hunt", "chicken")),
+        AtMost("shortfall of fixed", "only_known/stag_hunt", 0.2, source="pilot", where=PILOT),
+        AtLeast(
+            "coordination",
+            "battle_of_the_sexes",
+            0.8,
+            source="theory",
+            where="one policy in both seats of a coordination game settles on one outcome in self-play",
+        ),
+        AtMost(
+            "alternation",
+            "battle_of_the_sexes",
+            0.1,
+            source="theory",
+            where="turns pay no more in sum than one outcome and need memory, so REINFORCE finds the outcome first",
+        ),
+        *(Lower("shortfall", f"known/{name}", than=name, source="pilot", where=PILOT) for name in FOUR[1:]),
+        *(
+            AtMost("shortfall", f"{kind}/chicken", 0.35, source="pilot", where=PILOT)
+            for kind in ("known", "only_known")
+        ),
+        AtLeast("shortfall of answering", "known/prisoners_dilemma", 1.0, source="pilot", where=PILOT),
+    ),
+    checks=(
+        AtMost("shortfall of fixed", "prisoners_dilemma", 0.2),
         AtLeast("shortfall of answering", "prisoners_dilemma", 0.5),
         AtLeast("retaliation", "prisoners_dilemma", 0.8),
         AtMost("forgiveness", "prisoners_dilemma", 0.1),
-        AtLeast("coordination", "battle_of_the_sexes", 0.8),
-        AtMost("alternation", "battle_of_the_sexes", 0.1),
-        *(Lower("shortfall", f"known/{name}", than=name) for name in FOUR[1:]),
-        *(AtMost("shortfall", f"{kind}/chicken", 0.35) for kind in ("known", "only_known")),
-        AtLeast("shortfall of answering", "known/prisoners_dilemma", 1.0),
     ),
     derived={
         name: partial(last_mean if name in OF_TEXT else last_share, metric=name) for name in OF_SELF + OF_ZOO + OF_TEXT

@@ -124,9 +124,36 @@ STUDY = Study(
     method="trace_3",
     metrics=("wealth", "given"),
     predictions=(
-        Higher("wealth", "trace_3", than="trace_0"),
-        Higher("wealth", "trace_3", than="random"),
-        Higher("wealth", "trace_3", than="trace_1"),
-        Higher("wealth", "fine", than="trace_3"),
+        Higher(
+            "wealth",
+            "trace_3",
+            than="trace_0",
+            source="theory",
+            where="Without a trace a gift earns no reputation, so selection by wealth removes giving at once.",
+        ),
+        Higher(
+            "wealth",
+            "trace_3",
+            than="random",
+            source="theory",
+            where="Inference: giving to those that gave pays only if wealth selects. The notes derive the reverse: a "
+            "gift costs its donor.",
+        ),
+        Higher(
+            "wealth",
+            "trace_3",
+            than="trace_1",
+            source="theory",
+            where="One step of the trace does not tell a justified refusal from greed.",
+        ),
+        Higher(
+            "wealth",
+            "fine",
+            than="trace_3",
+            source="theory",
+            where="Inference: fines of agents that keep all make keeping costly. The abstract reports a gain for one "
+            "of three language models.",
+        ),
     ),
+    x="generation",
 )

@@ -110,6 +110,7 @@ LEARNS = Recipe(
     pretrained={"budget": 4},
 )
 AIMS = {"altruistic": ALTRUISTIC, "biased": BIASED}
+SHIFT = "Abstract: information mediation can 'substantially shift social welfare in either direction'."
 STUDY = Study(
     paper=Paper("Steering the Herd (Arghal et al.)", "https://arxiv.org/abs/2504.02648", 2025, checked="abstract"),
     question="Can a planner that chooses how good others' information is steer them?",
@@ -121,11 +122,58 @@ STUDY = Study(
     method="altruistic",
     metrics=("welfare", "right", "red", "cost", "value", "optimum", "regret"),
     predictions=(
-        *(Higher("welfare", "altruistic", than=f"fixed/{name}") for name in GAME.levels),
-        Lower("right", "biased", than="fixed/weak"),
-        Lower("welfare", "biased", than="fixed/strong"),
-        Higher("red", "biased", than="fixed/weak"),
-        AtMost("regret", "altruistic", 0.15),
-        AtMost("regret", "biased", 0.15),
+        Higher(
+            "welfare",
+            "altruistic",
+            than="fixed/weak",
+            source="paper",
+            where=f"{SHIFT} Weak hints stand for its baseline precision.",
+        ),
+        Higher(
+            "right",
+            "altruistic",
+            than="fixed/weak",
+            source="paper",
+            where=f"{SHIFT} Followers' welfare without the planner's costs; weak hints are the baseline.",
+        ),
+        Higher(
+            "welfare",
+            "altruistic",
+            than="fixed/strong",
+            source="theory",
+            where="The planner maximises this metric; its optimum, 3.05, is above every constant choice, at most 2.79.",
+        ),
+        Lower(
+            "right",
+            "biased",
+            than="fixed/weak",
+            source="paper",
+            where=f"{SHIFT} 'In some regimes' the biased planner obfuscates signals.",
+        ),
+        Lower(
+            "welfare",
+            "biased",
+            than="fixed/strong",
+            source="theory",
+            where="The exact biased optimum has a welfare of 2.61, strong hints 2.79: it buys few hints.",
+        ),
+        Higher(
+            "red",
+            "biased",
+            than="fixed/weak",
+            source="theory",
+            where="The planner maximises red less costs; constant hints give 2 by symmetry.",
+        ),
+        *(
+            AtMost(
+                "regret",
+                aim,
+                0.15,
+                source="pilot",
+                where="Seeds 100 to 102; the bound was moved from 0.1 (f852020) to 0.15 (832383c) before the table.",
+            )
+            for aim in ("altruistic", "biased")
+        ),
     ),
+    checks=(Higher("welfare", "altruistic", than="fixed/useless"),),
 )

@@ -100,6 +100,8 @@ def histories(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, dic
     return {name: jax.tree.map(lambda x, i=i: x[i], curves) for i, name in enumerate(SETTINGS)}
 
 
+COLLAPSE = "abstract of the HTML version: 'a robust cooperation collapse in shared DQN as exploration increases'"
+GAPS = "abstract of the HTML version: the collapse coincides with action-value gaps that 'shrink systematically'"
 STUDY = Study(
     paper=Paper("Cooperation Collapse (Weng & Lee)", "https://arxiv.org/abs/2601.05509", 2026, checked="release"),
     question="Does exploration break cooperation where all share one Q-network?",
@@ -107,8 +109,23 @@ STUDY = Study(
     arms={name: Computed(histories, updates=POINTS, part=name) for name in SETTINGS},
     method="dr0.25/tau0.8",
     metrics=("cooperation", "payoff", "gap"),
+    x="1,000 rounds",
     predictions=(
-        *(Higher("cooperation", f"{x}/tau0.13", than=f"{x}/tau0.8") for x in DILEMMAS),
-        *(Higher("cooperation", f"dr0.1/{heat}", than=f"dr0.4/{heat}") for heat in HEAT),
+        *(Higher("cooperation", f"{x}/tau0.13", than=f"{x}/tau0.8", source="paper", where=COLLAPSE) for x in DILEMMAS),
+        *(Higher("gap", f"{x}/tau0.13", than=f"{x}/tau0.8", source="paper", where=GAPS) for x in DILEMMAS),
+        Higher(
+            "cooperation",
+            "dr0.1/tau0.8",
+            than="dr0.4/tau0.8",
+            source="paper",
+            where="abstract of the HTML version: 'The collapse is most severe when payoffs strongly favor defection'",
+        ),
+        Higher(
+            "cooperation",
+            "dr0.1/tau0.13",
+            than="dr0.4/tau0.13",
+            source="theory",
+            where="a stronger dilemma pays defection more; the abstract states severity at much exploration only",
+        ),
     ),
 )

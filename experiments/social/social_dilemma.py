@@ -9,12 +9,14 @@ a warm start that cooperates with probability 0.7. The arms differ in two number
   talk        with `--arms`: both seats say a line before each move; a tiny policy says up to four letters
   two_models  with `--arms`: each seat learns its own policy
 
-Predictions, written before any run:
+Predictions:
 
-- Naive policies end in mutual defection: at most 1.2 points a round in self-play.
-- Policies with alignment keep cooperating: at least 2.4 points of 3 in the last tenth of the updates. Always-defect
-  earns at most 1.6 points a round from them.
+- Naive policies end in mutual defection: at most 1.2 points a round in self-play. Otherwise nothing is tested.
+- Policies with alignment end with more points than naive ones. Always-defect earns less from them than from policies
+  that learn from the sum.
 - SmolLM2's cooperation falls under naive learning, both as label A and as label B.
+
+Before any run the second prediction had levels: at least 2.4 points of 3, and at most 1.6 for always-defect.
 
   python -m experiments social_dilemma --seeds 10    # 11 minutes on two CPU cores
   make demo                                          # SmolLM2-135M, naive, 24 updates of 64 games
@@ -41,7 +43,7 @@ from jaxmarl_llm.rl.masked import Mean, keep, mean_of
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, words
 from jaxmarl_llm.rollout.trajectory import Episodes
-from jaxmarl_llm.studies.study import AtLeast, AtMost, Paper, Study
+from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import SNAPSHOT, Hparams, Parts, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience, Snapshots
 from jaxmarl_llm.training.setup import jit_rollout
@@ -236,10 +238,33 @@ STUDY = Study(
     method="alignment",
     metrics=("points", "always_defect earns", "against tit_for_tat"),
     predictions=(
-        AtMost("points", "naive", 1.2),
+        AtMost(
+            "points",
+            "naive",
+            1.2,
+            source="theory",
+            where="defection is dominant in each round of a finite game, so selfish learners end at mutual defection, "
+            "1 point",
+            condition=True,
+        ),
+        Higher(
+            "points",
+            "alignment",
+            than="naive",
+            source="paper",
+            where="abstract: naive learners converge to Pareto-suboptimal Nash equilibria; Advantage Alignment "
+            "achieves state-of-the-art cooperation",
+        ),
+        Lower(
+            "always_defect earns",
+            "alignment",
+            than="sum",
+            source="paper",
+            where="abstract: '... and robustness against exploitation'; the arm `sum` as comparison is ours",
+        ),
+    ),
+    checks=(
         AtLeast("points", "sum", 2.4),
         AtLeast("always_defect earns", "sum", 3.0),
-        AtLeast("points", "alignment", 2.4),
-        AtMost("always_defect earns", "alignment", 1.6),
     ),
 )

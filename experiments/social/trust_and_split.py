@@ -23,7 +23,8 @@ true, and the losing hand claims nothing with probability 0.7. Metrics:
 Predictions, for 150 updates of 32 games of 3 rounds:
 
 - Naive policies end by claiming the coins with every hand: efficiency is at most 0.6 (0.55 if both claim all).
-- The sum ends at 0.9 or more. A player that always claims all earns more from it than from aligned policies.
+  Otherwise nothing is tested. Aligned policies end above them.
+- A player that always claims all earns more from the sum than from policies of alignment or kl/beta_2.
 - With the KL penalty, aligned policies end above naive ones, and a beta of 2 ends at 0.8 or more.
 - Policies of kl/beta_2 claim less after a yield than those of kl/naive, and more after a claim.
 
@@ -31,8 +32,10 @@ Predictions, for 150 updates of 32 games of 3 rounds:
   python -m experiments trust_and_split --model smollm2 --seeds 1
 
 Paper: Piche et al. 2025, Learning Robust Social Strategies with Large Language Models,
-https://arxiv.org/abs/2511.19405. Game and method follow its released code (AdAlignLLM). The rules of the game were read
-there from one truncated line. The signals and the cooperative start are additions of this study.
+https://arxiv.org/abs/2511.19405. Game and method follow its released code (AdAlignLLM), but not its numbers for this
+game: 10 rounds, gamma 0.96, beta 2, KL 0.001, and past agents. Gamma 0.9 and beta 0.5 are its numbers for the
+prisoner's dilemma. The rules of the game were read there from one truncated line. The signals and the cooperative start
+are additions of this study.
 """
 
 from collections.abc import Callable
@@ -132,6 +135,9 @@ STRONGER = {**NAIVE.pretrained, "hparams": {"entropy": 0.0, "kl": 0.1}}
 HELD = replace(NAIVE, reference=True, pretrained=STRONGER).with_hparams(kl=0.1)
 BETAS = {"naive": 0.0, "alignment": 0.5, "beta_2": 2.0, "beta_5": 5.0}
 ARMS |= {f"kl/{method}": HELD.with_hparams(beta=beta) for method, beta in BETAS.items()}
+TUNED = (
+    "seeds 100 to 104, two or three for each setting: the penalty of 0.1 was chosen because the direction shows with it"
+)
 STUDY = Study(
     paper=Paper(
         "Advantage Alignment for language models, Trust-and-Split (Piche et al.)",
@@ -147,14 +153,47 @@ STUDY = Study(
     method="alignment",
     metrics=("efficiency", "points", "claim of the winner", "claim of the loser", "greedy earns", YIELDED, CLAIMED),
     predictions=(
-        AtMost("efficiency", "naive", 0.6),
+        AtMost(
+            "efficiency",
+            "naive",
+            0.6,
+            source="theory",
+            where="claiming all coins is dominant, and the efficiency is 0.55 if both seats do so",
+            condition=True,
+        ),
+        Higher(
+            "efficiency",
+            "alignment",
+            than="naive",
+            source="paper",
+            where="abstract: 'policies learned with Advantage Alignment achieve higher collective payoffs'",
+        ),
+        Lower(
+            "greedy earns",
+            "kl/beta_2",
+            than="sum",
+            source="paper",
+            where="abstract: 'while remaining robust against exploitation by greedy agents'; the sum is an arm of the "
+            "release",
+        ),
+        Higher(
+            "greedy earns",
+            "sum",
+            than="alignment",
+            source="theory",
+            where="the sum yields unconditionally, and a greedy player earns 25; aligned policies claim all like naive "
+            "ones, and it earns half of 27.5",
+        ),
+        *(
+            Higher("efficiency", f"kl/{method}", than="kl/naive", source="pilot", where=TUNED)
+            for method in ("alignment", "beta_2", "beta_5")
+        ),
+        AtLeast("efficiency", "kl/beta_2", 0.8, source="pilot", where=TUNED),
+        Lower(YIELDED, "kl/beta_2", than="kl/naive", source="pilot", where=TUNED),
+        Higher(CLAIMED, "kl/beta_2", than="kl/naive", source="pilot", where=TUNED),
+    ),
+    checks=(
         AtLeast("efficiency", "sum", 0.9),
-        Higher("efficiency", "alignment", than="naive"),
         Higher("efficiency", "sum", than="alignment"),
-        Higher("greedy earns", "sum", than="alignment"),
-        *(Higher("efficiency", f"kl/{method}", than="kl/naive") for method in ("alignment", "beta_2", "beta_5")),
-        AtLeast("efficiency", "kl/beta_2", 0.8),
-        Lower(YIELDED, "kl/beta_2", than="kl/naive"),
-        Higher(CLAIMED, "kl/beta_2", than="kl/naive"),
     ),
 )
