@@ -102,12 +102,13 @@ def sign_flip_interval(a: Any, b: Any, confidence: float = 0.95) -> tuple[float,
     difference = _differences(a, b)
     mean = float(difference.mean()) if len(difference) else np.nan
     sums, counts = _flipped(difference), _flipped(np.ones(len(difference)))
-    means = np.sort(sums[counts > 0] / counts[counts > 0])
+    means = sums[counts > 0] / counts[counts > 0]
     patterns = len(sums) if len(difference) <= EXACT else len(means) + 1
     rank = int((1 - confidence) / 2 * patterns)  # of the first mean that is not rejected, from 1
     if rank < 1 or len(means) < 2:
         return mean, np.nan, np.nan
-    return mean, float(means[rank - 1]), float(means[-rank])
+    ends = np.partition(means, [rank - 1, len(means) - rank])
+    return mean, float(ends[rank - 1]), float(ends[len(means) - rank])
 
 
 def _flipped(x: np.ndarray) -> np.ndarray:

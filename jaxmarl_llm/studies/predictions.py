@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from jaxmarl_llm.evaluation.statistics import censored_ranks, holm, sign_flip_interval, sign_flip_test
-from jaxmarl_llm.studies.pages.format import count, interval
+from jaxmarl_llm.studies.pages.format import count, interval, number
 
 LEVEL = 0.05  # significance level of the tests
 NEAR = 0.02, 0.10  # values of p that are near the level
@@ -156,12 +156,16 @@ class Verdict(NamedTuple):
     seeds: int  # seeds that measured it; 1 if the value is equal in all of them
     p: float | None  # of the sign-flip test; None without a test
     adjusted: float | None  # p after Holm
-    sentence: str
+    told: str  # effect, interval, p and seeds in words
 
     @property
     def near(self) -> bool:
         """True if the adjusted p is near the level."""
         return self.adjusted is not None and NEAR[0] < self.adjusted < NEAR[1]
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.prediction}: {self.outcome}{', close to the level' * self.near}, {self.told}."
 
 
 def judge(results: Mapping[str, Any]) -> list[Verdict]:
@@ -186,15 +190,16 @@ class _Measured(NamedTuple):
 
 def values_of(prediction: Prediction, results: Mapping[str, Any]) -> list[np.ndarray]:
     """The values of its arms, [seeds] each, with NaN where nothing was measured."""
-    arms = results["arms"]
-    return [np.array(arms[arm][prediction.metric]["per_seed"], np.float64) for arm in prediction.arms]
+    nothing = {"per_seed": [None] * len(results["seeds"])}
+    cells = [results["arms"].get(arm, {}).get(prediction.metric, nothing) for arm in prediction.arms]
+    return [np.array(cell["per_seed"], np.float64) for cell in cells]
 
 
 def _measure(prediction: Prediction, results: Mapping[str, Any]) -> _Measured:
     values = values_of(prediction, results)
     limit = results.get("censored", {}).get(prediction.metric)
-    zero = np.zeros_like(values[0])
-    effect = dict(zip(ENDS, _clean(sign_flip_interval(*values, *[zero] * (2 - len(values)))), strict=True))
+    ends = sign_flip_interval(values[0], values[1] if prediction.than else np.zeros_like(values[0]))
+    effect = dict(zip(ENDS, _clean(ends), strict=True))
     if limit is not None and prediction.than and not prediction.by:
         values = [*censored_ranks(values[0], values[1], limit)]
     difference = values[0] - values[1] if prediction.than else values[0]
@@ -218,26 +223,45 @@ def _verdict(prediction: Prediction, found: _Measured, adjusted: float | None, r
     outcome: Outcome = "not shown"
     if shown and found.toward:
         outcome = "holds" if found.toward > 0 else "contradicted"
-    seeds = len(results["seeds"])
-    told = f"difference {interval(found.effect)}" if prediction.than else f"mean {interval(found.effect)}"
+    told = _tell(prediction, found, adjusted, results)
+    if outcome == "not shown" and found.n >= FEWEST:
+        told += _largest(prediction, found, results)
+    return Verdict(prediction, outcome, found.effect, found.n, found.p, adjusted, told)
+
+
+def _tell(prediction: Prediction, found: _Measured, adjusted: float | None, results: Mapping[str, Any]) -> str:
+    """Effect, interval, p and seeds of a verdict, as one sentence without its outcome."""
+    if not found.n:
+        return "not measured in this run"
+    told = f"{'difference' if prediction.than else 'mean'} {interval(found.effect)}"
     if found.n == 1:
         told += ", equal in all seeds"
     elif adjusted is not None:
-        told += f", p = {spell_p(adjusted, found.n)} after Holm, {found.kept} of {count(found.n, 'seed')} keep it"
+        told += f", p {spell_p(adjusted, found.n)}, {found.kept} of {count(found.n, 'seed')} keep it"
     limit = results.get("censored", {}).get(prediction.metric)
     if limit is not None:
-        never = [int((x >= limit).sum()) for x in values_of(prediction, results)]
-        told += "; never reached: " + ", ".join(
-            f"{arm} {n} of {seeds}" for arm, n in zip(prediction.arms, never, strict=True)
-        )
-    sentence = f"{prediction}: {outcome}, {told}."
-    return Verdict(prediction, outcome, found.effect, found.n, found.p, adjusted, sentence)
+        never = [f"{int((x >= limit).sum())} of {len(x)}" for x in values_of(prediction, results)]
+        told += f", compared by rank; never reached in {' and '.join(never)}"
+    return told
+
+
+def _largest(prediction: Prediction, found: _Measured, results: Mapping[str, Any]) -> str:
+    """The largest effect in the predicted direction that the interval of a comparison allows."""
+    end = {Higher: found.effect["high"], Lower: found.effect["low"]}.get(type(prediction))
+    if end is None:
+        return ""
+    other = np.nanmean(values_of(prediction, results)[1])
+    share = f" ({abs(end / other):.0%} of {prediction.than})" if abs(other) > 1e-9 else ""
+    wrong = end <= 0 if isinstance(prediction, Higher) else end >= 0
+    return "; no effect in this direction is left" if wrong else f"; an effect beyond {number(end)}{share} is excluded"
 
 
 def spell_p(p: float, n: int) -> str:
-    """p with two digits; `<= 0.002` at the floor 2 / 2^n of the test."""
+    """p with two digits and a sign of relation; `<= 0.002` at the floor 2 / 2^n of the test."""
     floor = 2 / 2**n
-    return f"<= {floor:.1g}" if p <= floor * (1 + 1e-9) else f"{p:.2g}"
+    if p <= max(floor * (1 + 1e-9), 1e-4):
+        return f"<= {max(floor, 1e-4):.1g}"
+    return f"= {p:.2g}"
 
 
 def _clean(ends: Sequence[float]) -> list[float | None]:
@@ -262,10 +286,13 @@ def status(verdicts: Sequence[Verdict]) -> str:
 
 
 def passes(check: Prediction, results: Mapping[str, Any]) -> bool:
-    """True if a check holds: a bound in every seed, a comparison in the mean over seeds."""
+    """True if a check holds: a bound in every seed, a comparison in the mean over seeds. False without a value."""
     values = values_of(check, results)
     difference = values[0] - values[1] if check.than else values[0]
-    sides = check.sides(difference[np.isfinite(difference)])
+    difference = difference[np.isfinite(difference)]
+    if not len(difference):
+        return False
+    sides = check.sides(difference)
     if not check.than:
         return all(bool((side >= 0).all()) for side in sides)
     return all(float(side.mean()) >= 0 for side in sides)

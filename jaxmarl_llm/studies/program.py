@@ -81,8 +81,14 @@ def _describe(function: Any) -> Any:
 
 def _code_facts(code: CodeType) -> tuple[Any, ...]:
     """Instructions, constants and names of a function and of the functions in it, without file and lines."""
-    constants = [_code_facts(x) if isinstance(x, CodeType) else x for x in code.co_consts]
-    return code.co_code, constants, code.co_names
+    return code.co_code, [_settle(x) for x in code.co_consts], code.co_names
+
+
+def _settle(constant: Any) -> Any:
+    """A constant in a form that is the same in every process; a set of strings has another order in each."""
+    if isinstance(constant, CodeType):
+        return _code_facts(constant)
+    return sorted(constant, key=repr) if isinstance(constant, frozenset) else constant
 
 
 def trainer_of(settings: Settings, program: Program) -> Trainer:

@@ -37,18 +37,19 @@ from rich.markup import escape
 from jaxmarl_llm.devices import distributed
 from jaxmarl_llm.runs.checkpoint import compare
 from jaxmarl_llm.runs.log import provenance, writable_directory
-from jaxmarl_llm.studies import program
+from jaxmarl_llm.studies import frozen, program
 from jaxmarl_llm.studies.cli import lock_directory, progress
 from jaxmarl_llm.studies.computed import LABEL, Computed
 from jaxmarl_llm.studies.lanes import Program, programs
-from jaxmarl_llm.studies.pages import pages, report, results
+from jaxmarl_llm.studies.pages import figures, report, results
+from jaxmarl_llm.studies.predictions import record_of
 from jaxmarl_llm.studies.prepared import Preparation
 from jaxmarl_llm.studies.profiled import profile
 from jaxmarl_llm.studies.program import describe, read_curves, read_games, saved_updates
 from jaxmarl_llm.studies.registry import Entry
 from jaxmarl_llm.studies.settings import Settings, select_arms, select_models
 from jaxmarl_llm.studies.source import source_digest
-from jaxmarl_llm.studies.study import Study, record_of
+from jaxmarl_llm.studies.study import Study
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.view import page
 
@@ -62,12 +63,18 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
     study.check(entry.name)
     if settings.profile:
         settings = dataclasses.replace(settings, arms=(study.method,))
+    settings.check()
+    freeze: dict[str, Any] = {}
+    if settings.frozen:
+        freeze = frozen.check_run(entry.module.partition(".")[0], entry.name, study)
+        first, *others = freeze["seeds"]
+        settings = dataclasses.replace(settings, frozen=False, first_seed=first, seeds=1 + len(others))
     every = select_arms(settings, study)
     arms = {name: arm for name, arm in every.items() if isinstance(arm, Recipe)}
     seeds = tuple(range(settings.first_seed, settings.first_seed + settings.seeds))
     out = settings.out
     if out == Path():
-        out = Path("runs") / f"{entry.name}-{Path(settings.label).name}"
+        out = Path("runs") / f"{entry.name}-{'frozen' if freeze else Path(settings.label).name}"
     out = writable_directory(out)
     alone = not settings.tiny
     if settings.profile:
@@ -84,6 +91,9 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         "paper": dataclasses.asdict(study.paper),
         # predictions are about tiny policies, and judge no pretrained model
         "predictions": [record_of(x) for x in study.predictions if not alone and all(arm in every for arm in x.arms)],
+        "checks": [record_of(x) for x in study.checks if not alone and all(arm in every for arm in x.arms)],
+        "censored": dict(study.censored),
+        "x": study.x,
         "shorter": shorter,
         "metrics": study.metrics,
         "settings": describe(every),
@@ -92,6 +102,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         "model": settings.label if arms else LABEL,
         "policies": {arm: describe(select_models(settings, recipe)) for arm, recipe in arms.items()},
         "rollout_mesh": bool(settings.rollout_mesh),
+        **({"frozen": {name: freeze[name] for name in ("commit", "digest")}} if freeze else {}),
     }
     results.check(info)
     plan = programs(arms, seeds, alone)
@@ -108,7 +119,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
 
     with (
         distributed.output_directory(out) as home,
-        claim_directory(home, json.loads(json.dumps(info | {"code": code_of(entry)}))) as begun,
+        claim_directory(home, json.loads(json.dumps(info | {"code": code_of(entry)})), freeze.get("head")) as begun,
     ):
         claim = f"Claim, written before the run: {study.claim}"
         if alone or shorter:
@@ -138,12 +149,16 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
             collected = collect_results(out, study, arms, seeds, alone, computed)
             collected["seconds"] += took
             written = results.write(out, info, **collected, provenance=begun)
-            results.write_atomically(out / "curves.svg", pages.plot(written))
+            drawn = {"forest.svg": figures.forest(written), "curves.svg": figures.curves(written, written["metrics"])}
+            for name, image in drawn.items():
+                if image is not None:
+                    results.write_atomically(out / name, image)
             report.show(written, console)
             if arms:
                 page.write(out, out)
-                games, curves = (escape(str(out / name)) for name in (page.PAGE, "curves.svg"))
-                console.print(f"Games to look at: {games}", f"Curves: {curves}", sep="\n")
+                console.print(f"Games to look at: {escape(str(out / page.PAGE))}")
+            if images := [escape(str(out / name)) for name, image in drawn.items() if image is not None]:
+                console.print(f"Figures: {', '.join(images)}")
         return True
 
 
@@ -188,7 +203,7 @@ def check_metrics(entry: Entry, arms: Mapping[str, Recipe | Computed], names: Ma
         return True
 
     known = {arm: metrics | {*study.derived} for arm, metrics in names.items() if same(arms[arm], study.all_arms[arm])}
-    for prediction in study.predictions:
+    for prediction in (*study.predictions, *study.checks):
         for arm in prediction.arms:
             if arm in known and prediction.metric not in known[arm]:
                 listed = ", ".join(sorted(known[arm]))
@@ -204,8 +219,10 @@ def check_metrics(entry: Entry, arms: Mapping[str, Recipe | Computed], names: Ma
 
 
 @contextlib.contextmanager
-def claim_directory(out: Path, info: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def claim_directory(out: Path, info: dict[str, Any], head: str | None = None) -> Iterator[dict[str, Any]]:
     """Locks a run directory, and records its study; yields the provenance of the run's first start.
+
+    `head` is the commit of a tree that was found clean.
 
     Raises ValueError if the directory holds a run of other settings or other code, or if another process uses it.
     """
@@ -222,7 +239,7 @@ def claim_directory(out: Path, info: dict[str, Any]) -> Iterator[dict[str, Any]]
             compare(out, old, info, ())
             yield begun
             return
-        begun = provenance()
+        begun = provenance() | ({"commit": head} if head else {})
         results.write_atomically(kept, (json.dumps({**info, "provenance": begun}, indent=1) + "\n").encode())
         try:
             yield begun

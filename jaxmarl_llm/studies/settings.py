@@ -11,7 +11,6 @@ from typing import Annotated, Any, TypeVar, cast
 
 import tyro
 
-from jaxmarl_llm.evaluation.statistics import MOST_PAIRS
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.runs import sinks
 from jaxmarl_llm.runs.checkpoint import LAST_TWO, Keep
@@ -21,6 +20,8 @@ from jaxmarl_llm.training.recipe import Recipe, for_pretrained
 from jaxmarl_llm.training.setup import LORA, TINY, Model
 
 Value = TypeVar("Value")
+# options that change no number of a run
+FREE = ("study", "frozen", "out", "checkpoint_every", "keep", "log", "games", "max_skipped")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +68,8 @@ class Settings:
     """Number of recorded games of an arm at most, before training and again after it."""
     out: Path = Path()
     """Run directory. Default: runs/STUDY-MODEL."""
+    frozen: bool = False
+    """Run the frozen table (`freeze`): all arms, with the seeds of its digest."""
     profile: bool = False
     """Only profiles one update of the study's method with one seed; writes a trace to `out`/profile."""
 
@@ -88,8 +91,9 @@ class Settings:
                 f"updates and first_seed must not be negative, and all seeds below 2^31, got {self.updates} updates "
                 f"and {self.seeds} seeds from {self.first_seed}."
             )
-        if self.seeds > MOST_PAIRS:
-            raise ValueError(f"An exact test takes at most {MOST_PAIRS} seeds, got {self.seeds}.")
+        others = {field.name: field.default for field in dataclasses.fields(self) if field.name not in FREE}
+        if self.frozen and (given := [name for name, default in others.items() if getattr(self, name) != default]):
+            raise ValueError(f"--frozen runs the frozen table as it is: leave out --{given[0].replace('_', '-')}.")
 
     @property
     def tiny(self) -> bool:

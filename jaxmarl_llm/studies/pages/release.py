@@ -22,6 +22,7 @@ from safetensors.flax import load_file, save_file
 from jaxmarl_llm.runs.log import writable_directory
 from jaxmarl_llm.studies.lanes import run_name
 from jaxmarl_llm.studies.pages import pages, results
+from jaxmarl_llm.studies.pages.format import markdown
 from jaxmarl_llm.studies.program import POLICIES
 
 TENSORS = "adapter_model.safetensors"
@@ -72,7 +73,7 @@ def run(options: Options, console: Console) -> None:
         numbers = "; ".join(f"{metric} {cell}" for metric, cell in zip(metrics[1:], cells[1:], strict=True) if cell)
         game, taken = told["settings"][arm]["game"]["kind"], bytes_of(policy) / 1e6
         rows.append((f"`{name}`", told["study"], arm, told["model"], game, f"{taken:.1f}", numbers))
-    (out / "README.md").write_text(f"{TEXT}\n\n{pages.markdown(rows)}\n", encoding="utf-8")
+    (out / "README.md").write_text(f"{TEXT}\n\n{markdown(rows)}\n", encoding="utf-8")
     console.print(f"In {escape(str(out))}: {escape(', '.join(policies))}; {size:.1f} MB.")
 
 

@@ -12,13 +12,19 @@ from rich.table import Table
 from jaxmarl_llm.studies.cli import span
 from jaxmarl_llm.studies.computed import LABEL
 from jaxmarl_llm.studies.pages.format import count, number
-from jaxmarl_llm.studies.pages.results import has, predictions_of
+from jaxmarl_llm.studies.pages.results import has
+from jaxmarl_llm.studies.predictions import judge
 
 
 def verdicts(results: Mapping[str, Any]) -> list[str]:
-    """A sentence with numbers for each prediction, then one for each arm with skipped updates."""
-    sentences = [prediction.verdict(results).sentence for prediction in predictions_of(results)]
-    if sentences and results.get("shorter"):
+    """A sentence with numbers for each prediction, then the remarks."""
+    return [verdict.sentence for verdict in judge(results)] + remarks(results)
+
+
+def remarks(results: Mapping[str, Any]) -> list[str]:
+    """Sentences for a run that is too short, and for each arm with skipped updates."""
+    sentences = []
+    if results["predictions"] and results.get("shorter"):
         sentences.append("This run is shorter than the study's: it shows nothing of what was predicted.")
     for arm, skipped in results.get("skipped", {}).items():
         sentences.append(f"{arm}: {skipped} updates, of all seeds, were skipped, because they were not finite.")

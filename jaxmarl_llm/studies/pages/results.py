@@ -4,14 +4,19 @@ Entries of results.json:
 
   study, question, claim, paper, model, updates, seconds
   metrics      the main metrics, in the order of tables and plots
-  predictions  the predictions from before the run, as records (`study.record_of`)
+  predictions  the predictions, as records (`predictions.record_of`), with their sources
+  checks       statements that hold if the code is right, as records
+  censored     {metric: its value in a seed that never reached what it counts}
+  x            the x axis of the curves
+  frozen       {commit, digest} of the freeze whose table this is (`frozen.py`); absent for any other run
   settings     {arm: all of its settings}
   seeds        [...]
   arms         {arm: {metric: {mean, low, high, per_seed}}}, 95% Student-t intervals over seeds
   before       the same for `Recipe.evaluate` before the first update; nothing for an arm without an evaluation
-  tests        [{metric, a, b, difference: {mean, low, high}, p, seeds}], arm a minus arm b, paired by seed
+  tests        [{metric, a, b, difference: {mean, low, high}, p, seeds}], arm a minus arm b, paired by seed: the exact
+               sign-flip test, and the interval that inverts it
   shorter      true if the run made fewer updates than the study: no prediction is judged
-  curves       {arm: {metric: {update, mean, low, high}}} of main and predicted metrics, at most 100 updates, 5 digits
+  curves       {arm: {metric: {update, mean, low, high}}} of main and predicted metrics, at most 50 updates, 4 digits
   skipped      {arm: updates skipped for a loss or gradient that was not finite, summed over seeds}
   provenance   command, commit, hardware, flags of XLA and jax, packages, platform, python
 
@@ -32,9 +37,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxmarl_llm.evaluation.statistics import paired_interval, sign_flip_test, student_interval, summarise
+from jaxmarl_llm.evaluation.statistics import sign_flip_interval, sign_flip_test, student_interval, summarise
 from jaxmarl_llm.runs import log
-from jaxmarl_llm.studies.study import Prediction, prediction_of
+from jaxmarl_llm.studies.predictions import Prediction, prediction_of
 
 INFO = ("study", "question", "claim", "paper", "predictions", "metrics", "settings", "seeds", "updates", "model")
 KEYS = (*INFO, "arms", "before", "tests", "curves", "seconds", "provenance")
@@ -48,12 +53,12 @@ def over_seeds(values: np.ndarray) -> dict[str, Any]:
     return summarise(np.array(summarise(values)["per_seed"], np.float64)[:, None])
 
 
-def curve(values: np.ndarray, points: int = 100) -> dict[str, list[Any]]:
+def curve(values: np.ndarray, points: int = 50) -> dict[str, list[Any]]:
     """{update, mean, low, high} over seeds of values [seeds, updates]: the measured ones, at most `points`."""
     measured = np.flatnonzero(~np.isnan(values).all(0))
     if len(measured) > points:
         measured = measured[np.linspace(0, len(measured) - 1, points).round().astype(int)]
-    rows = [[float(f"{x:.5g}") for x in student_interval(values[:, update])] for update in measured]
+    rows = [[float(f"{x:.4g}") for x in student_interval(values[:, update])] for update in measured]
     columns = zip(*rows, strict=True) if rows else ((), (), ())
     return {"update": measured.tolist(), **{end: list(x) for end, x in zip(ENDS, columns, strict=True)}}
 
@@ -122,8 +127,8 @@ def count_moves(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[in
 def compare(arms: Arms, pairs: Iterable[tuple[str, str]], metric: str) -> list[dict[str, Any]]:
     """{metric, a, b, difference, p, seeds} for each pair of arms: a minus b, over seeds with both values.
 
-    `difference` is {mean, low, high}, a paired Student-t interval; p is of the exact sign-flip test. Raises ValueError
-    if an arm lacks the metric.
+    p is of the exact sign-flip test, and `difference`, {mean, low, high}, has the interval that inverts it. Raises
+    ValueError if an arm lacks the metric.
     """
     tests = []
     for a, b in pairs:
@@ -132,7 +137,7 @@ def compare(arms: Arms, pairs: Iterable[tuple[str, str]], metric: str) -> list[d
                 known = sorted({name for metrics in arms.values() for name in metrics})
                 raise ValueError(f"{arm} has no {metric}: arms are {', '.join(arms)}, metrics {', '.join(known)}.")
         x, y = (np.array(arms[arm][metric]["per_seed"], np.float64) for arm in (a, b))
-        difference = dict(zip(ENDS, paired_interval(x, y), strict=True))
+        difference = dict(zip(ENDS, sign_flip_interval(x, y), strict=True))
         test = {"metric": metric, "a": a, "b": b, "difference": difference}
         tests.append({**test, "p": sign_flip_test(x, y), "seeds": int(np.isfinite(x - y).sum())})
     return tests
@@ -142,7 +147,7 @@ def check(info: Mapping[str, Any]) -> None:
     """Raises ValueError unless `info` has the entries INFO and known arms: call it before anything compiles."""
     if missing := [name for name in INFO if not info.get(name) and name != "predictions"]:
         raise ValueError(f"A study must state {', '.join(INFO)}; it lacks {', '.join(missing)}.")
-    for prediction in predictions_of(info):
+    for prediction in (*predictions_of(info), *checks_of(info)):
         if unknown := set(prediction.arms) - set(info["settings"]):
             raise ValueError(f"{prediction} names {sorted(unknown)}; the arms are {', '.join(info['settings'])}.")
 
@@ -150,6 +155,17 @@ def check(info: Mapping[str, Any]) -> None:
 def predictions_of(info: Mapping[str, Any]) -> list[Prediction]:
     """The predictions of a results.json. Raises ValueError for an invalid record."""
     return [prediction_of(record) for record in info["predictions"]]
+
+
+def checks_of(info: Mapping[str, Any]) -> list[Prediction]:
+    """The checks of a results.json. Raises ValueError for an invalid record."""
+    return [prediction_of(record) for record in info.get("checks", ())]
+
+
+def run_of(results: Mapping[str, Any]) -> str:
+    """The name of a run: its commit's first ten digits and its seeds, e.g. `0123456789, seeds 1000 to 1019`."""
+    seeds, commit = results["seeds"], (results["provenance"]["commit"] or "unknown").partition("-")[0]
+    return f"{commit[:10]}, " + (f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}")
 
 
 def has(metrics: Mapping[str, Any], metric: str) -> bool:
@@ -177,18 +193,12 @@ def write(
     """
     check(info)
     out = log.writable_directory(directory)
-    predictions = predictions_of(info)
-    drawn = {*info["metrics"], *(prediction.metric for prediction in predictions)}
+    stated = [*predictions_of(info), *checks_of(info)]
+    drawn = {*info["metrics"], *(prediction.metric for prediction in stated)}
     parts = collect(curves, final=final, games=after, drawn=drawn)
-    arms = parts["arms"]
-    for prediction in predictions:
-        compare(arms, [(arm, arm) for arm in prediction.arms], prediction.metric)  # for its ValueError
-    paired = [(prediction.metric, *prediction.arms) for prediction in predictions if len(prediction.arms) == 2]
-    tests = []
-    for metric in dict.fromkeys([*info["metrics"], *(metric for metric, _, _ in paired)]):
-        for a, b in dict.fromkeys((a, b) for _, a, b in paired):
-            if (metric, a, b) in paired or (has(arms[a], metric) and has(arms[b], metric)):
-                tests += compare(arms, [(a, b)], metric)
+    for prediction in stated:
+        compare(parts["arms"], [(arm, arm) for arm in prediction.arms], prediction.metric)  # for its ValueError
+    tests = paired_tests(parts["arms"], info["metrics"], predictions_of(info))
     run = dict(provenance or log.provenance())
     run["command"] = shell(run["command"])
     skipped = {arm: int(np.nansum(np.asarray(metrics.get("skipped", 0.0)))) for arm, metrics in curves.items()}
@@ -198,6 +208,42 @@ def write(
     results = json.loads(text, parse_constant=lambda name: None)  # NaN, Infinity
     write_atomically(out / "results.json", text_of(results).encode())
     return results
+
+
+def paired_tests(arms: Arms, metrics: Iterable[str], predictions: Iterable[Prediction]) -> list[dict[str, Any]]:
+    """The tests of all pairs of arms in a prediction, on the main metrics and on the predicted ones."""
+    paired = [(prediction.metric, *prediction.arms) for prediction in predictions if len(prediction.arms) == 2]
+    tests = []
+    for metric in dict.fromkeys([*metrics, *(metric for metric, _, _ in paired)]):
+        for a, b in dict.fromkeys((a, b) for _, a, b in paired):
+            if has(arms[a], metric) and has(arms[b], metric):
+                tests += compare(arms, [(a, b)], metric)
+    return tests
+
+
+def slim(results: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a results.json that belongs into a repository.
+
+    It has main, predicted and checked metrics alone, and curves of the metric that decides (`decisive`).
+    """
+    kept = {*results["metrics"], *(x.metric for x in (*predictions_of(results), *checks_of(results)))}
+    small = {name: part for name, part in results.items() if name != "policies"}
+    for name, metrics in (("arms", kept), ("before", kept), ("curves", {decisive(results)})):
+        small[name] = {
+            arm: {metric: cell for metric, cell in cells.items() if metric in metrics}
+            for arm, cells in results[name].items()
+        }
+    return small
+
+
+def decisive(results: Mapping[str, Any]) -> str | None:
+    """The metric of a page's curves: of the first prediction, else main metric, with more than one measured update."""
+    lengths: dict[str, int] = {}
+    for cells in results["curves"].values():
+        for metric, curve in cells.items():
+            lengths[metric] = max(lengths.get(metric, 0), len(curve["update"]))
+    wanted = [*(prediction.metric for prediction in predictions_of(results)), *results["metrics"]]
+    return next((name for name in wanted if lengths.get(name, 0) > 1), None)
 
 
 def text_of(results: Mapping[str, Any]) -> str:

@@ -1,0 +1,63 @@
+"""Takes finished runs into the results of the package, and keeps the verdicts of the tables that they replace.
+
+python -m experiments publish runs/mars-frozen --why "Frozen, on seeds that nobody had seen."
+
+A run of tiny policies must be the frozen table of its study; a run of a pretrained model judges no prediction. What git
+holds of a run is small: main, predicted and checked metrics, a number a seed; all else stays in the run directory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+
+from jaxmarl_llm.studies import frozen, registry
+from jaxmarl_llm.studies.pages import history
+from jaxmarl_llm.studies.pages.results import load, run_of, slim, text_of, write_atomically
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Directories of finished runs."""
+    why: str
+    """Why the former table is replaced, in a sentence."""
+
+
+def publish(package: str, options: Options, console: Console) -> None:
+    """Copies results.json of each run, and adds the former table to the history.
+
+    Raises ValueError, before it writes, for a run of tiny policies that is not the frozen table of its study.
+    """
+    home = registry.home(package) / "results"
+    loaded = {run: load(run / "results.json") for run in options.runs}
+    for run, results in loaded.items():
+        name = results["study"]
+        if results["predictions"]:
+            kept = frozen.read(package, name)
+            if results.get("frozen", {}).get("digest") != kept["digest"] or results["seeds"] != kept["seeds"]:
+                raise ValueError(f"{run} is not the frozen table of {name}: run `python -m {package} {name} --frozen`.")
+    for run, results in loaded.items():
+        judged = bool(results["predictions"])
+        folder = home / (results["study"] if judged else f"{results['study']}-{results['model']}")
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / "results.json"
+        if file.exists() and run_of(former := load(file)) != run_of(results):
+            history.add(folder, history.entry_of(former, options.why))
+        write_atomically(file, text_of(slim(results)).encode())
+        for transcript in sorted(run.glob("*/transcript.md"))[: 0 if judged else 1]:
+            shutil.copy(transcript, folder / transcript.name)
+        console.print(f"{escape(str(folder))}: {run_of(results)}. Write what was found into about.toml.")
+
+
+def command(package: str, arguments: Sequence[str], console: Console) -> None:
+    """The command `publish`."""
+    prog = f"python -m {package} publish"
+    publish(package, tyro.cli(Options, args=list(arguments), prog=prog, description=__doc__), console)
