@@ -106,7 +106,9 @@ def freeze(package: str, options: Options, console: Console) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
         first, *_, last = content["seeds"]
-        console.print(f"{escape(str(file))}: seeds {first} to {last}. Commit it by itself, then run the table.")
+        console.print(
+            f"{escape(str(file))}: seeds {first} to {last}. Commit it by itself, then run the table.", soft_wrap=True
+        )
 
 
 def read(package: str, name: str) -> dict[str, Any]:

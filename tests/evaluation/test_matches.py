@@ -14,6 +14,7 @@ from jaxmarl_llm.evaluation.statistics import (
     interquartile_interval,
     paired_interval,
     probability_of_improvement,
+    sign_flip_interval,
     sign_flip_test,
     student_interval,
     summarise,
@@ -190,6 +191,35 @@ def test_a_paired_interval_is_where_the_paired_test_just_rejects():
         assert stats.ttest_rel(a - end, b).pvalue == pytest.approx(0.1)
 
 
+def test_more_than_twenty_pairs_are_sampled():
+    """Against all 2^21 patterns; the same call gives the same number."""
+    difference = np.random.default_rng(5).normal(0.4, 1, 21)
+    sums = np.zeros(1)
+    for x in difference:
+        sums = np.concatenate([sums + x, sums - x])
+    exact = np.mean(np.abs(sums) >= abs(difference.sum()) - 1e-9)
+    found = sign_flip_test(difference, np.zeros(21))
+    assert found == pytest.approx(exact, abs=4 * math.sqrt(exact / 2**18)) and 0 < found != exact
+    assert found == sign_flip_test(difference, np.zeros(21))
+
+
+@pytest.mark.parametrize("n", (8, 10, 21))
+def test_a_sign_flip_interval_is_what_the_test_does_not_reject(n):
+    a, b = np.random.default_rng(n).normal(size=(2, n))
+    found, low, high = sign_flip_interval(a, b, 0.9)
+    assert found == pytest.approx((a - b).mean()) and low < found < high
+    step = 1e-3 if n > 20 else 1e-9
+    for inside, outside in ((low + step, low - step), (high - step, high + step)):
+        assert sign_flip_test(a - inside, b) > 0.1 - 1e-3 * (n > 20)
+        assert sign_flip_test(a - outside, b) <= 0.1 + 2e-3 * (n > 20)
+
+
+def test_a_sign_flip_interval_by_hand():
+    """Five differences have 31 means of subsets; 90% leaves out one at each end, the least and the largest value."""
+    assert sign_flip_interval([1, 2, 4, 8, 16], np.zeros(5), 0.9) == (6.2, 1.0, 16.0)
+    assert np.isnan(sign_flip_interval([1, 2, 4, 8, 16], np.zeros(5))[1:]).all()  # 5 pairs cannot have 95%
+
+
 def test_pairs_without_both_values_are_left_out():
     a, b = [1.0, np.nan, 4.0, 2.0, 7.0], [0.5, 1.0, np.inf, 3.0, 2.0]
     kept = [1.0, 2.0, 7.0], [0.5, 3.0, 2.0]
@@ -200,8 +230,6 @@ def test_what_cannot_be_paired_is_refused():
     for test in (paired_interval, sign_flip_test):
         with pytest.raises(ValueError, match=r"same length \[n\], got shapes \(3,\) and \(2,\)"):
             test([1, 2, 3], [1, 2])
-    with pytest.raises(ValueError, match="at most 20 pairs, got 21"):
-        sign_flip_test(np.ones(21), np.zeros(21))
 
 
 def test_a_match_by_hand():

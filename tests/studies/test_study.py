@@ -1,4 +1,4 @@
-"""Predictions and their verdicts, studies that cannot be judged, the registry, and the digest of a study's code."""
+"""Studies that cannot be judged, the registry, and the digest of a study's code."""
 
 import dataclasses
 import json
@@ -10,58 +10,23 @@ import pytest
 
 from experiments._template import STUDY
 from jaxmarl_llm.studies import registry
-from jaxmarl_llm.studies.pages import pages, report, results
 from jaxmarl_llm.studies.program import describe
 from jaxmarl_llm.studies.source import source_digest, source_files
-from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, prediction_of, record_of
-
-ABOVE, BELOW = Higher("x", "a", than="b"), Lower("x", "a", than="b")
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "prediction", "outcome"),
-    [
-        ([3, 4, 5, 4, 3, 4], [0] * 6, ABOVE, "a above b: as predicted"),
-        ([3, 4, 5, 4, 3, 4], [0] * 6, BELOW, "a below b: contradicted"),
-        ([0] * 6, [3, 4, 5, 4, 3, 4], BELOW, "a below b: as predicted"),
-        ([3, -4, 5, -4, 3, 4], [0] * 6, ABOVE, "a above b: not shown"),
-        ([1, 1, 1, 1, 1, 1], [1] * 6, ABOVE, "a above b: not shown"),
-        ([3, 4, 5, 4, 3], [0] * 5, ABOVE, "a above b: not shown"),  # 5 pairs cannot show it
-        ([9], [0], ABOVE, "a above b: not shown"),
-        ([3, 4, 5], [0] * 3, AtLeast("x", "a", 1), "a at least 1: as predicted"),
-        ([3, 4, 5], [0] * 3, AtLeast("x", "a", 3.9), "a at least 3.9: not shown"),
-        ([3, 4, 5], [0] * 3, AtMost("x", "a", 1), "a at most 1: contradicted"),
-        ([1, 1, 1], [0] * 3, AtLeast("x", "a", 1), "a at least 1: as predicted"),
-        ([9], [0], AtLeast("x", "a", 1), "a at least 1: not shown"),
-    ],
-)
-def test_the_verdict_on_a_prediction(a, b, prediction, outcome):
-    arms = results.collect({}, final={"a": {"x": a}, "b": {"x": b}})["arms"]
-    tests = results.compare(arms, [("a", "b")], "x")
-    found = {"predictions": [record_of(prediction)], "arms": arms, "tests": tests}
-    (sentence,) = report.verdicts(json.loads(json.dumps(found), parse_constant=lambda name: None))
-    assert sentence.startswith(f"x, {outcome}, ") and f"({len(a)} seed" in sentence
-    assert prediction.verdict(found).outcome == outcome.partition(": ")[2]
-    assert ("p cannot go below 0.0625" in sentence) == (len(a) == 5)
-
-
-@pytest.mark.parametrize("prediction", [ABOVE, BELOW, AtMost("x", "a", 0.5), AtLeast("x", "a", 2.0)])
-def test_a_prediction_survives_json(prediction):
-    assert prediction_of(json.loads(json.dumps(record_of(prediction)))) == prediction
-
-
-def test_a_record_that_is_no_prediction_is_refused():
-    for record in ({"kind": "Above", "metric": "x"}, {"metric": "x"}, {"kind": "Lower", "metric": "x", "sign": 0}):
-        with pytest.raises(ValueError, match="A prediction is one of Lower, Higher, AtMost, AtLeast"):
-            prediction_of(record)
+from jaxmarl_llm.studies.study import AtMost, Higher
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"method": "best"}, "The method of the study toy is 'best', but its arms are per_agent, joint"),
-        ({"predictions": (Higher("success", "per_agent", than="joined"),)}, "of the arm 'joined', but its arms are"),
-        ({"predictions": (AtMost("success", "none", 1),)}, "of the arm 'none'"),
+        (
+            {"predictions": (Higher("success", "per_agent", than="joined", source="theory", where="here"),)},
+            "of the arm 'joined', but its arms are",
+        ),
+        ({"checks": (AtMost("success", "none", 1),)}, "of the arm 'none'"),
+        ({"predictions": (Higher("success", "per_agent", than="joint"),)}, "but not whose prediction it is"),
+        ({"predictions": (Higher("success", "per_agent", than="joint", source="paper"),)}, "but not whose prediction"),
+        ({"checks": (AtMost("success", "joint", 1, source="theory"),)}, "is a check, which has no source"),
         ({"expected": {("smollm2", "none"): "It learns."}}, "expects a result of smollm2 in the arm 'none'"),
         ({"metrics": ()}, "must state metrics"),
         ({"claim": ""}, "must state claim"),
@@ -154,19 +119,6 @@ def test_another_study_or_game_is_no_code_of_a_study():
         "experiments.teams.cory",
     }
     assert not seen & others
-
-
-@pytest.mark.parametrize(
-    ("outcomes", "word"),
-    [
-        ((), "–"),
-        (("as predicted",) * 2, "as predicted"),
-        (("as predicted", "not shown"), "not shown"),
-        (("as predicted", "not shown", "contradicted"), "contradicted"),
-    ],
-)
-def test_one_prediction_decides_the_status_of_a_run(outcomes, word):
-    assert pages.status(outcomes) == word
 
 
 def test_settings_describe_their_arm():

@@ -99,19 +99,24 @@ def _faults(folder: Path, versions: Versions, repository: Repository) -> Iterato
             yield f"the freeze {commit[:10]} was committed with {beside[0]}"
         if repository.ask("rev-parse", f"{commit}^") != freeze["parent"]:
             yield f"the parent of the freeze {commit[:10]} is not the one that it states"
-        try:
-            frozen.check_digest(freeze, folder / frozen.FILE)
-        except ValueError as error:
-            yield str(error)
+        yield from _digest_faults(freeze, folder)
     results, (commit, freeze) = load(folder / "results.json"), kept[-1]
     known = {freeze["digest"], *(entry["digest"] for entry in entries)}
     for old, past in kept:
         if past["digest"] not in known:
             yield f"the freeze {old[:10]} is neither the latest one nor in {FILE}"
-    if json.loads((folder / frozen.FILE).read_text(encoding="utf-8")) != freeze:
+    if (now := json.loads((folder / frozen.FILE).read_text(encoding="utf-8"))) != freeze:
         yield f"{frozen.FILE} differs from its commit"
+        yield from _digest_faults(now, folder)
     yield from _run_faults(results, commit, freeze, repository)
     yield from _published_faults(results, versions["results.json"], entries)
+
+
+def _digest_faults(freeze: Mapping[str, Any], folder: Path) -> Iterator[str]:
+    try:
+        frozen.check_digest(freeze, folder / frozen.FILE)
+    except ValueError as error:
+        yield str(error)
 
 
 def _history_faults(folder: Path, versions: list[tuple[str, str | None]]) -> Iterator[str]:
@@ -151,8 +156,10 @@ def _published_faults(
             continue
         if run_of(past) not in runs:
             yield f"the table of {run_of(past)}, in {commit[:10]}, is neither shown nor in {FILE}"
-        if run_of(past) == run_of(results) and past["arms"] != results["arms"]:
-            yield f"the numbers of the table were changed since {commit[:10]}"
+        if run_of(past) == run_of(results):
+            for name, what in (("arms", "numbers of the table were"), ("frozen", "freeze of the table was")):
+                if past[name] != results.get(name):
+                    yield f"the {what} changed since {commit[:10]}"
 
 
 def lines(entries: list[dict[str, Any]]) -> list[str]:

@@ -54,7 +54,9 @@ def publish(package: str, options: Options, console: Console) -> None:
         write_atomically(file, text_of(slim(results)).encode())
         for transcript in sorted(run.glob("*/transcript.md"))[: 0 if judged else 1]:
             shutil.copy(transcript, folder / transcript.name)
-        console.print(f"{escape(str(folder))}: {run_of(results)}. Write what was found into about.toml.")
+        console.print(
+            f"{escape(str(folder))}: {run_of(results)}. Write what was found into about.toml.", soft_wrap=True
+        )
 
 
 def command(package: str, arguments: Sequence[str], console: Console) -> None:

@@ -1,0 +1,289 @@
+"""A freeze, its run and its page in a repository of git, and what must not be: each planted, and each found."""
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jaxmarl_llm.studies import commands, frozen, registry
+from jaxmarl_llm.studies.pages import history
+
+STUDY = """
+import jax.numpy as jnp
+import jax
+
+from jaxmarl_llm.studies.computed import Computed
+from jaxmarl_llm.studies.study import AtLeast, Higher, Paper, Study
+
+
+def drawn(key, hparams):
+    return {"x": hparams["level"] + jax.random.normal(key), "n": jnp.float32(1.0)}
+
+
+STUDY = Study(
+    paper=Paper("Nobody", "https://arxiv.org/abs/2602.00000", 2026, checked="paper"),
+    question="Is more more?",
+    claim="It is.",
+    arms={"more": Computed(drawn, {"level": 3.0}), "less": Computed(drawn, {"level": 0.0})},
+    method="more",
+    metrics=("x",),
+    predictions=(Higher("x", "more", than="less", by=BOUND, source="paper", where="Table 1"),),
+    checks=(AtLeast("n", "more", 1.0),),
+)
+"""
+
+
+def git(home: Path, *words: str) -> str:
+    return subprocess.run(["git", *words], cwd=home, capture_output=True, check=True, text=True).stdout.strip()
+
+
+def commit(home: Path, message: str) -> str:
+    git(home, "add", "-A")
+    git(home, "-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-q", "-m", message)
+    return git(home, "rev-parse", "HEAD")
+
+
+COUNTER = itertools.count()
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    """A package with a study in a repository of its own."""
+    name = f"toy_frozen_{next(COUNTER)}"
+    home = tmp_path / "repository" / name
+    (home / "rooms").mkdir(parents=True)
+    for folder in (home, home / "rooms"):
+        (folder / "__init__.py").write_text("")
+    (home / "rooms" / "levels.py").write_text(STUDY.replace("BOUND", "0.5"))
+    git(home.parent, "init", "-q")
+    commit(home.parent, "a study")
+    monkeypatch.syspath_prepend(home.parent)
+    yield home
+    forget(home)
+
+
+def forget(home: Path) -> None:
+    """The study is imported anew."""
+    for module in [module for module in sys.modules if module.startswith(home.name)]:
+        del sys.modules[module]
+
+
+@pytest.fixture
+def command(toy, monkeypatch, capsys) -> Callable[..., str]:
+    """Runs a command of the package: what it prints, its error included."""
+
+    def run(*words: str | Path) -> str:
+        monkeypatch.setattr(sys, "argv", [toy.name, *map(str, words)])
+        forget(toy)
+        try:
+            commands.main(toy.name)
+        except SystemExit as end:
+            return f"{end.code if isinstance(end.code, str) else ''} {capsys.readouterr().err}"
+        return capsys.readouterr().out
+
+    return run
+
+
+def freeze(home: Path, command) -> str:
+    said = command("freeze", "levels", "--tried", "nothing, on no seeds", "--seeds", "8")
+    assert "Commit it by itself" in said, said
+    return commit(home.parent, "freeze")
+
+
+@pytest.fixture
+def published(toy, command, tmp_path) -> Path:
+    """Its table, frozen, run and published, and a former one in the history."""
+    for _ in range(2):
+        freeze(toy, command)
+        out = tmp_path / f"run{next(COUNTER)}"
+        assert "holds" in command("levels", "--frozen", "--out", out)
+        assert "Write what was found" in command("publish", out, "--why", "The first of two.")
+        command("pages", "--figures")
+        commit(toy.parent, "table")
+    assert command("pages", "--check") == ""
+    return toy
+
+
+def edit(file: Path, change: Callable) -> None:
+    content = json.loads(file.read_text())
+    content = change(content) or content
+    file.write_text(json.dumps(content, indent=1))
+
+
+def test_seeds_follow_from_the_digest_and_nobody_chooses_them(published):
+    folder = published / "results" / "levels"
+    kept, results = (json.loads((folder / name).read_text()) for name in ("frozen.json", "results.json"))
+    assert results["seeds"] == kept["seeds"] == frozen.seeds_of(kept["digest"], 8) and kept["seeds"][0] >= 1000
+    (former,) = json.loads((folder / "history.json").read_text())
+    assert former["seeds"] != kept["seeds"] and former["digest"] != kept["digest"]
+    assert former["why"] == "The first of two." and former["verdicts"][0]["outcome"] == "holds"
+    page = (folder / "README.md").read_text()
+    assert "**Frozen** at" in page and "The first of two." in page and "Status: **holds here**" in page
+
+
+@pytest.mark.parametrize(
+    ("prepare", "says"),
+    [
+        (lambda home: (home / "results/levels/frozen.json").unlink(), "levels is not frozen"),
+        (
+            lambda home: (home / "__init__.py").write_text("x = 1\n"),
+            "is not committed: the table of a frozen study runs",
+        ),
+        (
+            lambda home: edit(home / "results/levels/frozen.json", lambda kept: kept | {"tried": "x"}),
+            "frozen.json is not committed",
+        ),
+        (
+            lambda home: (
+                edit(home / "results/levels/frozen.json", lambda kept: kept | {"seeds": [*range(1000, 1008)]}),
+                commit(home.parent, "other seeds"),
+            ),
+            "was changed by hand",
+        ),
+        (
+            lambda home: (
+                (home / "rooms/levels.py").write_text(STUDY.replace("BOUND", "0.4")),
+                commit(home.parent, "moved"),
+            ),
+            "The predictions of levels differ from the frozen ones",
+        ),
+        (
+            lambda home: (
+                (home / "rooms/levels.py").write_text(STUDY.replace("BOUND", "0.5").replace("3.0", "4.0")),
+                commit(home.parent, "another level"),
+            ),
+            "The settings of levels differ from the frozen ones",
+        ),
+    ],
+)
+def test_a_table_is_refused(prepare, says, toy, command, tmp_path):
+    freeze(toy, command)
+    prepare(toy)
+    assert says in command("levels", "--frozen", "--out", tmp_path / "out")
+    assert not (tmp_path / "out" / "results.json").exists()
+
+
+def test_a_table_takes_no_other_seeds_and_results_may_differ(toy, command, tmp_path):
+    freeze(toy, command)
+    assert "--frozen runs the frozen table as it is: leave out --seeds" in command("levels", "--frozen", "--seeds", "3")
+    (toy / "results" / "levels" / "frozen.json").with_name("notes.md").write_text("x")
+    git(toy.parent, "add", "-A")  # a page that is being written
+    assert "holds" in command("levels", "--frozen", "--out", tmp_path / "out")
+    run = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert run["provenance"]["commit"] == git(toy.parent, "rev-parse", "HEAD")
+
+
+def test_a_run_of_other_seeds_is_not_published(toy, command, tmp_path):
+    freeze(toy, command)
+    command("levels", "--seeds", "8", "--first-seed", "1000", "--out", tmp_path / "out")
+    assert "is not the frozen table of levels" in command("publish", tmp_path / "out", "--why", "It looks better.")
+    assert not (toy / "results" / "levels" / "results.json").exists()
+
+
+def test_what_is_not_committed_cannot_be_frozen(toy, command):
+    (toy / "__init__.py").write_text("x = 1\n")
+    assert "must be in the parent commit" in command("freeze", "levels", "--tried", "nothing")
+
+
+def move_bound(home: Path) -> None:
+    """In the study, the freeze and the table alike, with a digest that fits."""
+    (home / "rooms/levels.py").write_text(STUDY.replace("BOUND", "0.25"))
+    folder = home / "results" / "levels"
+    moved = lambda content: content["predictions"][0].update(by=0.25)
+    edit(folder / "frozen.json", moved)
+    edit(folder / "frozen.json", lambda kept: kept | {"digest": frozen.digest_of_freeze(kept)})
+    edit(folder / "results.json", moved)
+
+
+def in_folder(file: str, change: Callable) -> Callable[[Path], None]:
+    return lambda home: edit(home / "results" / "levels" / file, change)
+
+
+def swap(arms: dict) -> None:
+    arms["arms"]["more"]["x"]["per_seed"][0] += 1.0
+
+
+FALSIFICATIONS = {
+    "a bound is moved everywhere": (move_bound, "not those of what it states"),
+    "a bound is moved in the table": (
+        in_folder("results.json", lambda x: x["predictions"][0].update(by=0.25)),
+        "the predictions of the table are not the frozen ones",
+    ),
+    "a prediction is added after the run": (
+        in_folder("results.json", lambda x: x["predictions"].append(dict(x["predictions"][0], by=0.1))),
+        "the predictions of the table are not the frozen ones",
+    ),
+    "a prediction of the study is moved": (
+        lambda home: (home / "rooms/levels.py").write_text(STUDY.replace("BOUND", "0.25")),
+        "the predictions of the study are not the frozen ones",
+    ),
+    "an entry of the history is edited": (
+        in_folder("history.json", lambda x: x[0]["verdicts"][0].update(outcome="not shown")),
+        "an entry of history.json was changed or removed",
+    ),
+    "the history is deleted": (
+        lambda home: (home / "results/levels/history.json").unlink(),
+        "an entry of history.json was changed or removed",
+    ),
+    "seeds are swapped": (
+        in_folder("results.json", lambda x: x.update(seeds=[*range(1000, 1008)])),
+        "the seeds of the table are not the frozen ones",
+    ),
+    "seeds are swapped in the freeze too": (
+        lambda home: [edit(home / f"results/levels/{x}.json", lambda y: y.update(seeds=[*range(1000, 1008)]))
+                      for x in ("results", "frozen")],
+        "its digest or its seeds are not those of what it states",
+    ),
+    "a setting is told otherwise": (
+        in_folder("results.json", lambda x: x["settings"]["more"]["hparams"].update(level=2.0)),
+        "the settings of the table are not the frozen ones",
+    ),
+    "numbers are changed": (in_folder("results.json", swap), "the numbers of the table were changed"),
+    "the run is from before the freeze": (
+        in_folder("results.json", lambda x: x["provenance"].update(commit="0" * 40)),
+        "does not follow the freeze",
+    ),
+    "the run was in a tree that was not clean": (
+        in_folder("results.json", lambda x: x["provenance"].update(commit=x["provenance"]["commit"] + "-dirty")),
+        "does not follow the freeze",
+    ),
+    "the run is deleted": (
+        lambda home: (home / "results/levels/results.json").unlink(),
+        "frozen.json or results.json is gone",
+    ),
+    "the mark of the freeze is taken off": (
+        in_folder("results.json", lambda x: x.pop("frozen") and None),
+        "the freeze of the table was changed since",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize("what", FALSIFICATIONS)
+def test_a_falsification_is_found(what, committed, published, command):
+    falsify, says = FALSIFICATIONS[what]
+    falsify(published)
+    if committed:
+        commit(published.parent, "nothing to see here")
+    forget(published)
+    assert any(says in sentence for sentence in history.faults(published.name, published)), what
+
+
+def test_a_second_freeze_without_a_table_of_the_first_is_found(toy, command):
+    freeze(toy, command)
+    (toy / "notes.md").write_text("x")
+    commit(toy.parent, "another parent, other seeds")
+    freeze(toy, command)
+    results = {"study": "levels"}
+    assert any("neither the latest one nor in" in x or "is gone" in x for x in history.faults(toy.name, toy)), results
+
+
+def test_the_repository_has_nothing_to_hide():
+    home = registry.home("experiments")
+    if git(home, "rev-parse", "--is-shallow-repository") == "true":
+        pytest.skip("the history of git is cut off")
+    assert history.faults("experiments", home) == []
