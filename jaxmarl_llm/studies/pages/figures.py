@@ -165,9 +165,10 @@ def _svg(figure: Any, salt: str) -> bytes:
     import matplotlib
 
     image = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
+    with matplotlib.rc_context({"svg.hashsalt": salt, "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}):
         figure.savefig(image, format="svg", metadata={"Date": None, "Creator": None})
     # a tenth of a point is invisible
     shorter = lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0])
     text = re.sub(r'(?<= d=")[^"]*', shorter, image.getvalue())
+    text = re.sub(r'(?<= [xy]=")[-\d.]*', shorter, text)
     return "\n".join(line.strip() for line in text.splitlines()).encode() + b"\n"

@@ -12,10 +12,12 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from jaxmarl_llm.studies.pages import pages, report, results
-from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, record_of
+from jaxmarl_llm.studies.pages import figures, pages, report, results
+from jaxmarl_llm.studies.predictions import AtLeast, AtMost, Higher, judge, record_of
+from jaxmarl_llm.studies.study import Paper
 
-SEEDS, UPDATES = 6, 230
+SEEDS, UPDATES = 8, 230
+PAPER = {"source": "paper", "where": "Table 1"}
 INFO = {
     "study": "toy",
     "question": "Do both beat one?",
@@ -24,11 +26,12 @@ INFO = {
     "predictions": [
         record_of(x)
         for x in (
-            Higher("reward", "both", than="one"),
-            Higher("tail", "both", than="one"),
-            AtLeast("reward", "both", 0.5),
+            Higher("reward", "both", than="one", **PAPER),
+            Higher("tail", "both", than="one", source="theory", where="chance"),
         )
     ],
+    "checks": [record_of(AtLeast("reward", "both", 0.5)), record_of(AtMost("ratio", "one", 0.5))],
+    "x": "step",
     "metrics": ["reward", "tail"],
     "settings": {"both": {"rate": np.float32(0.5), "path": Path("x")}, "one": {"rate": float("inf")}},
     "seeds": range(SEEDS),
@@ -54,11 +57,11 @@ def measured():
 def written(measured, tmp_path_factory):
     out = tmp_path_factory.mktemp("results") / "toy_small"
     curves, final = measured
-    typed = [str(Path("/somewhere/experiments/__main__.py")), "toy", "--out", str(out), "--seeds", "6", f"--out={out}"]
+    typed = [str(Path("/somewhere/experiments/__main__.py")), "toy", "--out", str(out), "--seeds", "8", f"--out={out}"]
     provenance = {"command": typed, "commit": "0123456789abcdef-dirty", "packages": {"jax": "0.10.2"}}
     provenance |= {"hardware": {"devices": {"cpu": 1}}, "platform": "Linux x86_64", "python": "3.11.7"}
     found = results.write(out, INFO, curves, seconds=93, final=final, provenance=provenance)
-    (out / "curves.svg").write_bytes(pages.plot(found))
+    pages.draw(out, found)
     return out, found
 
 
@@ -108,12 +111,12 @@ def test_other_shapes_are_refused(final):
 def test_a_long_curve_is_thinned_evenly_from_end_to_end():
     values = np.random.default_rng(0).normal(size=(5, 1001))
     found = results.curve(values)
-    assert len(found["update"]) == 100 and (found["update"][0], found["update"][-1]) == (0, 1000)
-    assert set(np.diff(found["update"])) == {10, 11}
-    column = values[:, found["update"][37]]
+    assert len(found["update"]) == 50 and (found["update"][0], found["update"][-1]) == (0, 1000)
+    assert set(np.diff(found["update"])) == {20, 21}
+    column = values[:, found["update"][17]]
     expected = (column.mean(), *stats.t.interval(0.95, 4, column.mean(), stats.sem(column)))
     for end, value in zip(results.ENDS, expected, strict=True):
-        assert found[end][37] == pytest.approx(value, rel=1e-4) and float(f"{found[end][37]:.5g}") == found[end][37]
+        assert found[end][17] == pytest.approx(value, rel=1e-3) and float(f"{found[end][17]:.4g}") == found[end][17]
 
 
 def test_arms_are_compared_seed_by_seed(measured):
@@ -121,10 +124,11 @@ def test_arms_are_compared_seed_by_seed(measured):
     arms = results.collect(curves, final=final)["arms"]
     (test,) = results.compare(arms, [("both", "one")], "exploited")
     difference = final["both"]["exploited"] - final["one"]["exploited"]
-    interval = stats.ttest_1samp(difference, 0).confidence_interval()
+    subsets = [difference[list(s)] for n in range(1, SEEDS + 1) for s in itertools.combinations(range(SEEDS), n)]
+    means = sorted(subset.mean() for subset in subsets)
     flipped = [abs(np.dot(s, difference)) for s in itertools.product((1, -1), repeat=SEEDS)]
     assert test["p"] == np.mean([x >= abs(difference.sum()) - 1e-12 for x in flipped])
-    assert tuple(test["difference"].values()) == pytest.approx((difference.mean(), *interval))
+    assert tuple(test["difference"].values()) == pytest.approx((difference.mean(), means[5], means[-6]))  # 2.5%
     assert (test["metric"], test["a"], test["b"], test["seeds"]) == ("exploited", "both", "one", SEEDS)
 
 
@@ -144,9 +148,9 @@ def test_the_file_holds_what_was_returned(written):
     out, returned = written
     text = (out / "results.json").read_text()
     assert json.loads(text, parse_constant=pytest.fail) == returned
-    assert set(returned) == {*results.KEYS, "skipped"}
+    assert set(returned) == {*results.KEYS, "skipped", "checks", "x"}
     assert set(returned["arms"]["both"]) == {"reward", "tail", "ratio", "exploited"}
-    assert set(returned["curves"]["both"]) == {"reward", "tail"}  # what is shown
+    assert set(returned["curves"]["both"]) == {"reward", "tail", "ratio"}  # shown or checked
     assert len(returned["curves"]["one"]["tail"]["update"]) == 23
     assert {(t["metric"], t["a"], t["b"]) for t in returned["tests"]} == {
         ("reward", "both", "one"),
@@ -154,41 +158,53 @@ def test_the_file_holds_what_was_returned(written):
     }
     assert returned["settings"] == {"both": {"rate": 0.5, "path": "x"}, "one": {"rate": None}}
     assert (returned["claim"], returned["seeds"]) == (INFO["claim"], list(range(SEEDS)))
-    assert returned["provenance"]["command"] == "python -m experiments toy --seeds 6"
+    assert returned["provenance"]["command"] == "python -m experiments toy --seeds 8"
     assert len(text.splitlines()) < 200  # a list is one line
 
 
-def test_the_curves_are_drawn(written):
+def test_what_a_repository_holds_is_small(written):
+    _, returned = written
+    small = results.slim(returned | {"policies": {"both": {}}})
+    assert set(small["arms"]["both"]) == {"reward", "tail", "ratio"} and set(small["curves"]["one"]) == {"reward"}
+    assert set(small) == set(returned) and small["tests"] == returned["tests"]
+
+
+def test_the_figures_are_drawn(written):
     out, returned = written
-    text = (out / "curves.svg").read_text()
-    assert text.startswith("<?xml") and text.rstrip().endswith("</svg>") and len(text) < 200_000
-    for part in ("toy, tiny", ">reward<", ">tail<", *(colour.lower() for colour in pages.OKABE_ITO[:2])):
-        assert part in text  # both arms, not hidden
+    curves, forest = ((out / name).read_text() for name in ("curves.svg", "forest.svg"))
+    for text in (curves, forest):
+        assert text.startswith("<?xml") and text.rstrip().endswith("</svg>") and len(text) < 40_000
+    for part in ("toy, tiny: reward", ">step<", ">both<", *(color.lower() for color in figures.OKABE_ITO[:2])):
+        assert part in curves  # both arms, not hidden
+    for part in (">reward<", ">tail<", "both − one", "8 seeds", figures.SIDE, figures.OF_SOURCE["theory"].lower()):
+        assert part in forest
     assert not list(out.glob("*.partial"))
-    assert pages.plot(returned) == (out / "curves.svg").read_bytes()  # from the file alone, and again the same
+    assert figures.curves(returned) == (out / "curves.svg").read_bytes()  # from the file alone, and again the same
+    assert ">tail<" in figures.curves(returned, returned["metrics"]).decode()
 
 
-def test_arms_that_are_measured_only_once_have_an_empty_plot(tmp_path):
-    info = INFO | {"metrics": ["x"], "predictions": []}
+def test_a_figure_without_anything_to_show_is_not_there(tmp_path):
+    info = INFO | {"metrics": ["x"], "predictions": [], "checks": []}
     found = results.write(tmp_path, info, {}, seconds=1, final={"both": {"x": [1.0, 2.0]}})
-    assert len(pages.plot(found)) > 1000
+    (tmp_path / "curves.svg").write_text("of an earlier table")
+    pages.draw(tmp_path, found)
+    assert not list(tmp_path.glob("*.svg")) and "svg" not in pages.page(page_of(tmp_path, found))
 
 
-def test_what_is_measured_once_is_drawn_as_an_interval_a_row(tmp_path):
-    curves = {
-        "both": {"won": np.array([[1.0], [2.0]]), "lost": np.array([[3.0], [4.0]])},
-        "one": {"won": np.ones((2, 1))},
-    }
-    info = INFO | {"predictions": [], "metrics": ["won", "lost"], "seeds": [3, 4]}
-    text = pages.plot(results.write(tmp_path, info, curves, seconds=1)).decode()
-    assert text.count(">both<") == text.count(">one<") == 1  # rows are named once, left of the first panel
-    assert "update" not in text and ">lost<" in text
+def test_many_arms_are_drawn_in_panels_of_four_and_those_in_predictions_first(tmp_path):
+    names = [f"arm{i}" for i in range(20)]
+    curves = {arm: {"x": np.random.default_rng(i).normal(size=(8, 5))} for i, arm in enumerate(names)}
+    stated = [record_of(Higher("x", "arm19", than="arm18", **PAPER))]
+    info = INFO | {"metrics": ["x"], "predictions": stated, "checks": [], "settings": {arm: {} for arm in names}}
+    text = figures.curves(results.write(tmp_path, info, curves, seconds=1)).decode()
+    shown = [arm for arm in names if f">{arm}<" in text]
+    assert shown == [*names[:10], "arm18", "arm19"] and "12 of 20 arms" in text and len(text) < 40_000
 
 
 def test_one_seed_has_an_interval_over_the_games_of_its_evaluation(tmp_path):
     games = np.arange(12.0)
     curves = {"both": {"won": np.full((1, 5), 5.5)}, "one": {"won": np.full((1, 5), 0.0)}}
-    info = INFO | {"predictions": [], "metrics": ["won"], "seeds": [3]}
+    info = INFO | {"predictions": [], "checks": [], "metrics": ["won"], "seeds": [3]}
     after = {"both": {"won": games[None]}, "one": {"won": np.zeros((1, 1))}}
     found = results.write(tmp_path, info, curves, seconds=1, before={"both": {"won": games[None] / 2}}, after=after)
     expected = stats.ttest_1samp(games, 0).confidence_interval()
@@ -200,8 +216,8 @@ def test_one_seed_has_an_interval_over_the_games_of_its_evaluation(tmp_path):
     report.show(found, console)
     half = (expected[1] - expected[0]) / 2
     assert f"2.750 ±{half / 2:.3f} → 5.500 ±{half:.3f}" in console.file.getvalue()
-    bound = AtLeast("won", "both", 1.0)
-    assert bound.verdict(found).outcome == "not shown"  # one seed shows nothing of another one
+    bound = record_of(AtLeast("won", "both", 1.0, **PAPER))
+    assert judge(found | {"predictions": [bound]})[0].outcome == "not shown"  # one seed shows nothing of another one
     assert "2.75 [" in pages.page(page_of(tmp_path, found)) and "→ 5.50 [" in pages.page(page_of(tmp_path, found))
 
 
@@ -210,7 +226,7 @@ def test_seeds_whose_games_moved_beyond_their_intervals_are_counted(tmp_path):
     old = generator.normal(0, 1, (3, 50))
     new = old[:, ::-1] + np.array([[2.0], [0.0], [-2.0]])
     curves = {"both": {"won": new.mean(1)[:, None]}}
-    info = INFO | {"predictions": [], "metrics": ["won"], "seeds": [0, 1, 2], "settings": {"both": {}}}
+    info = INFO | {"predictions": [], "metrics": ["won"], "seeds": [0, 1, 2], "settings": {"both": {}}, "checks": []}
     found = results.write(
         tmp_path, info, curves, seconds=1, before={"both": {"won": old}}, after={"both": {"won": new}}
     )
@@ -246,12 +262,13 @@ def test_a_run_that_cannot_be_written_leaves_the_old_results(written, measured, 
 
 def test_arms_without_a_metric_are_not_compared_in_it(tmp_path):
     final = {
-        "both": {"reward": np.arange(6), "tail": np.arange(6)},
-        "one": {"reward": np.ones(6), "tail": [np.nan] * 6},
+        "both": {"reward": np.arange(8), "tail": np.arange(8)},
+        "one": {"reward": np.ones(8), "tail": [np.nan] * 8},
     }
-    found = results.write(tmp_path, INFO | {"predictions": INFO["predictions"][:1]}, {}, seconds=1, final=final)
+    info = INFO | {"predictions": INFO["predictions"][:1], "checks": []}
+    found = results.write(tmp_path, info, {}, seconds=1, final=final)
     assert [test["metric"] for test in found["tests"]] == ["reward"]
-    assert found["arms"]["one"]["tail"] == {"mean": None, "low": None, "high": None, "per_seed": [None] * 6}
+    assert found["arms"]["one"]["tail"] == {"mean": None, "low": None, "high": None, "per_seed": [None] * 8}
     assert "| one | 1.00 [1.00, 1.00] |  |" in pages.page(page_of(tmp_path, found))
 
 
@@ -260,7 +277,7 @@ def test_arms_without_a_metric_are_not_compared_in_it(tmp_path):
     [
         ({"paper": ""}, "it lacks paper"),
         ({"metrics": []}, "it lacks metrics"),
-        ({"predictions": [{"kind": "Above", "metric": "reward"}]}, "A prediction is one of Lower, Higher"),
+        ({"predictions": [{"kind": "Above", "metric": "reward"}]}, "A prediction is one of Higher, Lower"),
         ({"predictions": [record_of(AtMost("reward", "three", 1))]}, r"\['three'\]; the arms are both, one"),
         ({"predictions": [record_of(AtMost("rewards", "both", 1))]}, "both has no rewards"),
         ({"predictions": [record_of(Higher("r", "both", than="one"))]}, "both has no r: .* metrics ratio, reward"),
@@ -274,9 +291,10 @@ def test_information_that_is_not_complete_is_refused(measured, tmp_path, changes
 
 def test_an_arm_with_skipped_updates_shows_nothing(tmp_path):
     """All its numbers look well, as weights that are not finite are never taken over."""
-    x = np.arange(6.0)[:, None] + np.zeros((6, 3))
-    curves = {"both": {"reward": x + 9, "skipped": np.zeros((6, 3))}, "one": {"reward": x, "skipped": np.eye(6, 3)}}
-    found = results.write(tmp_path, INFO | {"predictions": INFO["predictions"][:1]}, curves, seconds=1)
+    x = np.arange(8.0)[:, None] + np.zeros((8, 3))
+    curves = {"both": {"reward": x + 9, "skipped": np.zeros((8, 3))}, "one": {"reward": x, "skipped": np.eye(8, 3)}}
+    info = INFO | {"predictions": INFO["predictions"][:1], "checks": []}
+    found = results.write(tmp_path, info, curves, seconds=1)
     assert found["skipped"] == {"one": 3}
     above, skipped = report.verdicts(found)
     assert "not shown" in above and skipped.startswith("one: 3 updates, of all seeds, were skipped")
@@ -294,7 +312,7 @@ def test_the_console_shows_means_tests_and_every_seed(written):
         f"p = {test['p']:.2g}",
         "reward, seed by seed: both " + " ".join(f"{x:.3g}" for x in cell["per_seed"])[:4],
         INFO["claim"],
-        "both above one: as predicted",
+        "both above one: holds",
     ):
         assert part in text
 
@@ -317,29 +335,62 @@ def test_the_command_writes_a_page_for_each_result_and_the_index(package, writte
     pages.command("toy_results", [], console)
     index, page = (package / "README.md").read_text(), (package / "results/another/README.md").read_text()
     assert index.index("[another](results/another/README.md)") < index.index("[toy_small](results/toy_small/README.md)")
-    row = next(line for line in index.splitlines() if line.startswith("| [toy_small]"))
-    assert "[Nobody, 2026](https://arxiv.org/abs/2602.00000) | abstract | Do both beat one? | 2 | tiny | 6 |" in row
-    held = sum("as predicted" in sentence for sentence in report.verdicts(written[1]))
-    assert row.endswith(f"| {held} of 3 | not shown | 1.55 min |")
+    row = next(line for line in index.splitlines() if "[toy_small]" in line)
+    assert row.startswith(
+        "| Do both beat one? | [toy_small](results/toy_small/README.md) | [Nobody, 2026](https://arxiv"
+    )
+    assert row.endswith("| tiny policies | holds here (not yet frozen) |")
+    assert "- Of 2 of the papers' directions, 2 hold here" in index and "- Of 4 checks of the code, 2 pass." in index
     reward = written[1]["arms"]["both"]["reward"]
     assert f"| both | {reward['mean']:#.3g} [{reward['low']:#.3g}, {reward['high']:#.3g}] | " in page
-    assert "\npython -m experiments toy --seeds 6\n" in page and "commit 0123456789-dirty" in page
-    assert "(curves.svg)" in page and "(notes.md)" in page
+    assert "\npython -m experiments toy --seeds 8\n" in page and "commit 0123456789-dirty" in page
+    assert "(curves.svg)" in page and "(forest.svg)" in page and "(notes.md)" in page
+    assert "- reward: both at least 0.5: yes" in page and "- ratio: one at most 0.5: **no**" in page
     assert "(notes.md)" not in (package / "results/toy_small/README.md").read_text()
-    for sentence in report.verdicts(written[1]):
-        assert f"- {sentence}\n" in page
+    for verdict in judge(written[1]):
+        told = verdict.prediction
+        assert f"| {told} | {told.source}: {told.where} | **{verdict.outcome}** | {verdict.told} |" in page
     both = (package / "results/toy/README.md").read_text()  # the study has no run of its own name
     assert re.findall(r"^\| \[(\w+)\]\(../(\w+)/README.md\)", both, re.M) == [
         (arm, run) for run in ("another", "toy_small") for arm in ("both", "one")
     ]
-    assert both.count("| tiny | 6 | 230 | 1.55 min |") == 4
+    assert both.count("| tiny | 8 | 230 | 1.6 min |") == 4
 
-    pages.command("toy_results", ["--check"], console)  # does not complain
     stale = package / "results" / "another" / "README.md"
     stale.write_text(page.replace("tiny", "huge"))
     with pytest.raises(SystemExit, match="is not what its results say: run `python -m toy_results pages`"):
         pages.command("toy_results", ["--check"], console)
     assert "huge" in stale.read_text()  # a check writes nothing
+
+
+def test_the_written_words_are_of_one_run(package, written):
+    """Of another run than theirs, the page tells what was found by its verdicts."""
+    words = """
+run = "{run}"
+found = "Both are better."
+short = "Both win"
+claim = "Both win in Table 1."
+setting = "a toy"
+noise = "All of it is drawn."
+[arms]
+both = "one and the other"
+[metrics]
+reward = "points a game"
+"""
+    for name, run in (("another", "0123456789, seeds 0 to 7"), ("toy_small", "0123456789, seeds 8 to 15")):
+        (package / "results" / name / "about.toml").write_text(words.format(run=run))
+    pages.command("toy_results", [], Console(quiet=True))
+    theirs, other = ((package / "results" / name / "README.md").read_text() for name in ("another", "toy_small"))
+    assert "**Found.** Both are better." in theirs and "Both are better." not in other
+    assert "**Found**, of the paper's directions:\n\n- reward: both above one: holds, difference" in other
+    for page in (theirs, other):
+        assert "- `both`: one and the other" in page and "- `reward`: points a game" in page and "`a toy`" in page
+        assert "Both win in Table 1." in page and "Noise: All of it is drawn." in page
+    index = (package / "README.md").read_text()
+    assert index.count("| Both win |") == 1
+    (package / "results" / "another" / "about.toml").write_text("run = ")
+    with pytest.raises(ValueError, match=r"about\.toml is not TOML"):
+        pages.command("toy_results", [], Console(quiet=True))
 
 
 def test_without_results_there_is_a_sentence(package):
@@ -368,7 +419,7 @@ def test_a_file_that_is_no_result_is_named(tmp_path, content, message):
 
 def test_a_result_that_lacks_a_part_is_named(written, tmp_path):
     file = tmp_path / "results.json"
-    file.write_text(json.dumps(written[1] | {"tests": []}))
+    file.write_text(json.dumps(written[1] | {"provenance": {}}))
     with pytest.raises(ValueError, match="is not complete"):
         pages.page(file)
 
