@@ -189,7 +189,7 @@ def test_every_arm_is_a_step_that_measures_what_is_predicted(module, compiled_pr
     for name, arm in entry.study.arms.items():
         trained = isinstance(arm, Recipe)
         metrics = traced.metrics(small(arm)) if trained else traced.computed(arm)
-        for prediction in entry.study.predictions:
+        for prediction in (*entry.study.predictions, *entry.study.checks):
             if name in prediction.arms and not (trained and arm.evaluate):
                 assert prediction.metric in {*metrics, *entry.study.derived}
     most = MORE_PROGRAMS.get(module.rpartition(".")[2], MOST_PROGRAMS)

@@ -30,7 +30,7 @@ from jaxmarl_llm.studies import program, registry, runner
 from jaxmarl_llm.studies.cli import STOPPED
 from jaxmarl_llm.studies.pages import report
 from jaxmarl_llm.studies.settings import Settings, select_arms, select_models
-from jaxmarl_llm.studies.study import Higher
+from jaxmarl_llm.studies.study import AtLeast, Higher
 from jaxmarl_llm.text.tokenizers import HFTokenizer
 from jaxmarl_llm.training.recipe import for_pretrained
 from jaxmarl_llm.training.setup import LORA
@@ -59,7 +59,7 @@ def test_a_study_leaves_its_results(unbroken):
         assert all(0 <= share <= 1 for share in metrics["right"]["per_seed"])
     assert [t["a"] for t in results["tests"]] and results["predictions"][0]["arm"] == "centred"
     sentences = report.verdicts(results)
-    assert all("not shown" in sentence for sentence in sentences[:-1]) and "shorter than the study's" in sentences[-1]
+    assert all(": not shown, " in sentence for sentence in sentences[:-1]) and "shorter than the study's" in sentences[-1]
     assert results["settings"]["centred"]["advantage"] == {"function": "experiments.credit_assignment.mars.by_turn"}
     assert results["settings"]["centred"]["game"]["kind"] == "SixTurns"
     assert (out / "curves.svg").stat().st_size > 5_000
@@ -159,7 +159,7 @@ def test_a_finished_run_only_shows_its_table_again(unbroken, monkeypatch, capsys
         (("mars", "--arms", "best"), "mars has no arm 'best': choose from episode/pooled"),
         (("mars", "--arms"), "mars was given no arm: choose from episode/pooled"),
         (("mars", "--seeds", "0"), "seeds must be at least 1, got 0"),
-        (("mars", "--seeds", "21"), "at most 20 seeds, got 21"),
+        (("mars", "--frozen", "--seeds", "3"), "--frozen runs the frozen table as it is: leave out --seeds"),
         (("mars", "--updates", "-1"), "must not be negative"),
         (("mars", "--groups", "-1"), "groups must be at least 0, got -1"),
         (("mars", "--keep.last", "0"), "keep.last=0: at least the newest checkpoint is kept"),
@@ -324,7 +324,11 @@ def test_an_evaluation_is_made_before_the_first_update_and_after_the_last(tmp_pa
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"predictions": (Higher("sucess", "per_agent", than="joint"),)}, "predicts .*sucess.* measured .*success"),
+        (
+            {"predictions": (Higher("sucess", "per_agent", than="joint", source="theory", where="here"),)},
+            "states sucess: per_agent above joint, but the first update of per_agent measured .*success",
+        ),
+        ({"checks": (AtLeast("sucess", "per_agent", 0.0),)}, "states sucess: per_agent at least 0, but the first update"),
         ({"metrics": ("sucess",), "predictions": ()}, "shows the metric 'sucess', but the first updates measured"),
     ],
 )
