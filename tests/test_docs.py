@@ -50,8 +50,8 @@ def test_every_study_has_its_page_with_all_of_its_runs(generate):
     assert measured and set(measured) <= {*registry.find("experiments")}
     for file in (ROOT / "experiments/results").glob("*/results.json"):
         assert any(f"## Run: {file.parent.name}\n" in text for text in pages.values() if isinstance(text, str))
-        assert f"]({file.parent.name}/curves.svg)" in pages["methods/gallery.md"]
-        assert file.with_name("curves.svg").exists()
+        drawn = file.with_name("curves.svg").exists()
+        assert drawn == (f"]({file.parent.name}/curves.svg)" in pages["methods/gallery.md"])
     for name, text in pages.items():  # what notes link to beside them is another page here, or stands on this one
         if isinstance(text, str):
             assert not re.findall(r"\]\((?:transcript\.md|[^)]*README\.md)\)", text), name

@@ -14,12 +14,18 @@ from jaxmarl_llm import play
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.planning import plan
-from jaxmarl_llm.studies import registry
-from jaxmarl_llm.studies.pages import dialogues, pages, release
+from jaxmarl_llm.studies import frozen, registry
+from jaxmarl_llm.studies.pages import dialogues, pages, publish, release
 from jaxmarl_llm.studies.settings import Settings, select_arms
 
 ROOT = Path(__file__).parents[1]
-OPTIONS = {"pages": pages.Options, "release": release.Options, "dialogues": dialogues.Options}
+OPTIONS = {
+    "pages": pages.Options,
+    "release": release.Options,
+    "dialogues": dialogues.Options,
+    "freeze": frozen.Options,
+    "publish": publish.Options,
+}
 TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/howto").glob("*.md"))]
 
 

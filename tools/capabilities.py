@@ -17,7 +17,7 @@ from jaxmarl_llm.environments.around.wrappers import Illegal
 from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.studies.pages import pages
+from jaxmarl_llm.studies.pages.format import markdown
 from jaxmarl_llm.training import step
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import SNAPSHOT, Recipe, mean_return
@@ -115,4 +115,4 @@ def page() -> str:
             cells.append(f"**{sentences.setdefault(said, chr(97 + len(sentences)))}**" if said else "✓")
         rows.append((f"{i + 1} {name}", *cells, *[""] * (len(names) - 1 - i)))
     said = "\n".join(f"- **{mark}** {sentence}" for sentence, mark in sentences.items())
-    return "\n\n".join(["# Which options work together", INTRODUCTION.strip(), pages.markdown(rows), said]) + "\n"
+    return "\n\n".join(["# Which options work together", INTRODUCTION.strip(), markdown(rows), said]) + "\n"

@@ -28,6 +28,7 @@ from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.evaluation.exact import solve
 from jaxmarl_llm.studies import registry
 from jaxmarl_llm.studies.pages import pages, results
+from jaxmarl_llm.studies.pages.format import markdown
 from jaxmarl_llm.studies.program import describe
 from jaxmarl_llm.text.grammar import Free
 from jaxmarl_llm.training.recipe import Recipe
@@ -84,7 +85,7 @@ def games() -> dict[str, str]:
         f"The {len(REGISTRY)} games of `jaxmarl_llm.environments.REGISTRY` with their default settings. Each page is "
         "made from the game itself: the rules as each seat is told them, a game of random players, the answers, the "
         "scripted players, and exact values where they take seconds.",
-        pages.markdown(rows),
+        markdown(rows),
         contents(sorted(REGISTRY)),
     ])  # fmt: skip
     return texts
@@ -108,7 +109,7 @@ def game_page(name: str, game: Any, solution: str, tests: list[str]) -> str:
     parts = [
         f"# {name}",
         f"```{{eval-rst}}\n{restructure(inspect.getdoc(kind) or '')}\n```",
-        pages.markdown(facts),
+        markdown(facts),
         "## Rules as they are told",
         *(f"{'; '.join(seats)}:\n\n{fence(text)}" for text, seats in told.items()),
         "The phrases are those of one deal; roles, cards and labels are drawn in `reset`.",
@@ -163,7 +164,7 @@ def exact(game: Any, limit: int = 600_000) -> str:
     size = (
         f"{len(tree.parent):,} histories, {len(tree.owner):,} information sets. Points of a game, all components added."
     )
-    return pages.markdown(rows) + "\n\n" + size
+    return markdown(rows) + "\n\n" + size
 
 
 def numbers(values: Any) -> list[str]:
@@ -227,7 +228,11 @@ def methods() -> dict[str, str | bytes]:
     texts["methods/seconds.md"] = seconds(json.loads((home / "benchmarks/studies.json").read_text(encoding="utf-8")))
     texts["methods/gallery.md"] = "\n\n".join([
         "# Gallery of curves",
-        *(f"## [{run}]({study}.md)\n\n![Learning curves]({run}/curves.svg)" for run, study in study_of.items()),
+        *(
+            f"## [{run}]({study}.md)\n\n![Learning curves]({run}/curves.svg)"
+            for run, study in study_of.items()
+            if (home / "results" / run / "curves.svg").exists()
+        ),
     ])  # fmt: skip
     return texts
 
@@ -248,7 +253,7 @@ def seconds(measured: dict[str, dict[str, Any]]) -> str:
     about = f"```{{eval-rst}}\n{restructure(inspect.getdoc(benchmark) or '')}\n```"
     machines = "; ".join(sorted({phases["machine"] for phases in measured.values()}))
     title, machine = "# Seconds of ten seeds, by phase", f"Measured on: {machines}."
-    return "\n\n".join([title, about, machine, pages.markdown(rows)]) + "\n"
+    return "\n\n".join([title, about, machine, markdown(rows)]) + "\n"
 
 
 def study_page(name: str, files: list[Path]) -> str:
@@ -269,14 +274,15 @@ def study_page(name: str, files: list[Path]) -> str:
         ("arms", ", ".join(f"`{arm}`" for arm in entry.study.all_arms)),
         ("file", f"`{path}`"),
     ]
-    parts = [f"# {name}", entry.study.question, pages.markdown(facts)]
-    parts += [f"```{{eval-rst}}\n{restructure(inspect.getdoc(module) or '')}\n```"]
+    parts = [f"# {name}"]
     for file in files:
         text, run = pages.page(file), file.parent.name
         notes = file.with_name("notes.md")
         transcript = file.with_name("transcript.md")
         text = re.sub(r"^- \[(Notes|A transcript).*\n?", "", text, flags=re.MULTILINE).rstrip()
-        text = re.sub(rf"^{pages.EXPLAINED}.*\n\n", "", text, flags=re.MULTILINE)  # it stands above
+        text = re.sub(
+            r"^The arms and the metrics are explained at .*\n\n", "", text, flags=re.MULTILINE
+        )  # they stand below
         text = re.sub(r"^#", "##", text, flags=re.MULTILINE).replace(f"## {run}", f"## Run: {run}", 1)
         text = re.sub(r"\]\((\w+\.\w+)\)", rf"]({run}/\1)", text)
         if notes.exists():
@@ -287,6 +293,8 @@ def study_page(name: str, files: list[Path]) -> str:
                 transcript.read_text(encoding="utf-8").replace("```", "---"), "dialogue"
             )
         parts.append(text)
+    parts += ["## The study", entry.study.question, markdown(facts)]
+    parts += [f"```{{eval-rst}}\n{restructure(inspect.getdoc(module) or '')}\n```"]
     parts.append(f"## The code\n\n```{{literalinclude}} /../{path}\n:language: python\n```")
     return "\n\n".join(parts) + "\n"
 
@@ -380,7 +388,7 @@ def reference() -> dict[str, str]:
     texts["reference/index.md"] = "\n\n".join([
         "# Reference",
         "Every public name, by topic. The names that `import jaxmarl_llm` offers, in the order in which data flows:",
-        pages.markdown(rows),
+        markdown(rows),
         contents([*map(page_of, TOPICS), "capabilities"]),
     ])  # fmt: skip
     return texts

@@ -20,8 +20,10 @@ from matplotlib.patches import FancyBboxPatch
 
 from jaxmarl_llm import environments
 from jaxmarl_llm.environments import REGISTRY
-from jaxmarl_llm.studies.pages import results
-from jaxmarl_llm.studies.pages.pages import OKABE_ITO, link, markdown, minutes
+from jaxmarl_llm.studies.pages import pages, results
+from jaxmarl_llm.studies.pages.figures import OKABE_ITO
+from jaxmarl_llm.studies.pages.format import markdown
+from jaxmarl_llm.studies.predictions import judge, status
 
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "experiments/results"
@@ -79,18 +81,30 @@ def picture(results: dict[str, Any]) -> bytes:
     return re.sub(r"[ \t]+$", "", image.getvalue(), flags=re.MULTILINE).encode()
 
 
+# studies from which one learns something, each of another question
+CHOSEN = (
+    "mars", "dr_mas", "search_self_play", "cooper", "votes", "horizon", "exploitability", "co_players", "punishment",
+    "trust_and_split",
+)  # fmt: skip
+
+
 def methods() -> str:
-    """A table with a row for each run of ten seeds: page, paper, arms, predictions that held, minutes."""
-    rows: list[Any] = [("study", "paper", "arms", "as predicted", "time")]
-    for file in sorted(RUNS.glob("*/results.json")):
-        run = results.load(file)
-        if len(run["seeds"]) < 10:
-            continue
-        outcomes = [prediction.verdict(run).outcome for prediction in results.predictions_of(run)]
-        page = f"[{file.parent.name}]({file.parent.relative_to(ROOT).as_posix()}/README.md)"
-        held = f"{outcomes.count('as predicted')} of {len(outcomes)}"
-        rows.append((page, link(run["paper"]), len(run["arms"]), held, minutes(run)))
-    return markdown(rows)
+    """The count of the papers' directions, and a table of ten studies: question, page, finding, status."""
+    runs = [results.load(file) for file in sorted(RUNS.glob("*/results.json"))]
+    verdicts = [verdict for run in runs for verdict in judge(run) if verdict.prediction.source == "paper"]
+    outcomes = [verdict.outcome for verdict in verdicts]
+    told = (
+        f"Of {len(outcomes)} directions that papers state, {outcomes.count('holds')} hold in these small settings, "
+        f"{outcomes.count('contradicted')} are contradicted, {outcomes.count('not shown')} are not shown."
+    )
+    rows: list[Any] = [("question", "study", "found", "status")]
+    for name in CHOSEN:
+        file = RUNS / name / "results.json"
+        run, about = results.load(file), pages.read_about(file.parent)
+        short = about["short"] if about["run"] == results.run_of(run) else ""
+        page = f"[{name}]({file.parent.relative_to(ROOT).as_posix()}/README.md)"
+        rows.append((run["question"], page, short, f"{status(judge(run))}, {pages.kind(run)}"))
+    return f"{told}\n\n{markdown(rows)}"
 
 
 def games() -> str:

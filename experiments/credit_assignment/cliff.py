@@ -35,7 +35,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_llm.studies.computed import Computed
-from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
+from jaxmarl_llm.studies.study import AtMost, Higher, Lower, Paper, Study
 
 QUESTIONS, ANSWERS, STEPS = 32, 6, 2000
 EPSILON = 10 ** jnp.linspace(-4, -0.5, 8)  # the fifth is 0.01
@@ -103,15 +103,23 @@ STUDY = Study(
     method="tau_01",
     metrics=(JUMP, FLIPS, "shortfall", "entropy", "jump"),
     predictions=(
-        AtLeast(JUMP, "tau_0", 0.9),
+        Lower(
+            JUMP,
+            "plain_0",
+            than="tau_0",
+            source="pilot",
+            where="Seeds 100 to 102, 4,000 steps: with the plain gradient the policies at tau 0 moved 0.33 apart only.",
+        ),
+    ),
+    checks=(
+        Higher(JUMP, "tau_0", than="unique_0"),
         AtMost(JUMP, "unique_0", 0.02),
         Lower(JUMP, "tau_003", than="tau_0"),
         Lower(JUMP, "tau_01", than="tau_003"),
         Lower(JUMP, "tau_03", than="tau_01"),
         AtMost(JUMP, "tau_01", 0.1),
         Higher("shortfall", "tau_03", than="tau_0"),
-        AtLeast(JUMP, "mixed_0", 0.9),
-        Lower(JUMP, "mixed_01", than="mixed_0"),
-        Lower(JUMP, "plain_0", than="tau_0"),
+        Higher(JUMP, "mixed_0", than="mixed_01"),
     ),
+    x="half decade of epsilon, from 0.0001",
 )

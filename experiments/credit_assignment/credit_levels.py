@@ -125,8 +125,31 @@ STUDY = Study(
     method="dense/turn",
     metrics=(UPDATES, "right"),
     predictions=(
-        *(Lower(UPDATES, f"dense/{name}", than=f"sparse/{name}") for name in ("token", "turn", "bi_level")),
-        Lower(UPDATES, "dense/turn", than="dense/episode"),
+        Lower(
+            UPDATES,
+            "dense/token",
+            than="sparse/token",
+            source="paper",
+            where="Abstract: 'dense turn-level rewards accelerate training'.",
+        ),
+        *(
+            Lower(
+                UPDATES,
+                f"dense/{name}",
+                than=f"sparse/{name}",
+                source="theory",
+                where="A dense reward shortens the span over which lambda 0.95 sums the noise of other turns.",
+            )
+            for name in ("turn", "bi_level")
+        ),
+        Lower(
+            UPDATES,
+            "dense/turn",
+            than="dense/episode",
+            source="theory",
+            where="The seat's return holds two other turns. Turns are independent, so these add variance alone.",
+        ),
     ),
+    censored={UPDATES: BASE.updates},
     derived={UPDATES: partial(updates_to, metric="right")},
 )

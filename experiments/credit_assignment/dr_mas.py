@@ -17,13 +17,15 @@ Games:
           long
   verify  solver and verifier begin with random weights
 
-Predicted, before the run on seeds 10 to 19, which no tuning has used:
+Condition: with agent-wise statistics, `search` and `rare` reach a success of 0.9.
 
-- With agent-wise statistics, `search` and `rare` reach a success of 0.9.
-- With agent-wise statistics, the 99th percentile over updates of the searcher's gradient norm is the lowest.
-- With agent-wise statistics, solver and verifier succeed more often.
+Predicted, against `episode` in all three games, as in the paper:
 
-No difference is claimed in the success of the search: on seeds 100 to 102 every arm learned it.
+- With agent-wise statistics, the 99th percentile over updates of the gradient norm is lower. The norm is the
+  searcher's; in `verify` it is the verifier's.
+- With agent-wise statistics, success is higher. On seeds 100 to 102 every arm learned the search.
+
+Ours: against `step`, that norm is lower in `search` and `rare`, and success is higher in `verify`.
 
   python -m experiments dr_mas --seeds 10 --first-seed 10
   python -m experiments dr_mas --model smollm2 --seeds 1
@@ -76,7 +78,7 @@ VERIFY = replace(
     seats=(("solver", "verifier"),),
     warm_start=(),
 )
-OTHERS, TAIL = ("episode", "step"), "p99 gradient norm of the least called"
+TAIL = "p99 gradient norm of the least called"
 
 
 def tail(curves: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -100,9 +102,64 @@ STUDY = Study(
     method="search/agent_wise",
     metrics=(TAIL, "success"),
     predictions=(
-        *(AtLeast("success", f"{game}/agent_wise", 0.9) for game in ("search", "rare")),
-        *(Lower(TAIL, f"{game}/agent_wise", than=f"{game}/{other}") for game in ("search", "rare") for other in OTHERS),
-        *(Higher("success", "verify/agent_wise", than=f"verify/{other}") for other in OTHERS),
+        *(
+            AtLeast(
+                "success",
+                f"{game}/agent_wise",
+                0.9,
+                source="theory",
+                where="A router that never searches succeeds in a sixth of episodes; 0.9 needs a learned search. "
+                "The level was chosen after seeds 100 to 102.",
+                condition=True,
+            )
+            for game in ("search", "rare")
+        ),
+        *(
+            Lower(
+                TAIL,
+                f"{game}/agent_wise",
+                than=f"{game}/episode",
+                source="paper",
+                where="Abstract: 'largely eliminating gradient spikes', against vanilla GRPO.",
+            )
+            for game in GAMES
+        ),
+        *(
+            Higher(
+                "success",
+                f"{game}/agent_wise",
+                than=f"{game}/episode",
+                source="paper",
+                where="Abstract: 'clear gains over vanilla GRPO', +15.2% avg@16 on search.",
+            )
+            for game in ("search", "rare")
+        ),
+        Higher(
+            "success",
+            "verify/agent_wise",
+            than="verify/episode",
+            source="paper",
+            where="Abstract: 'clear gains over vanilla GRPO', +5.6% avg@16 on math. Added after a table of seeds 0 to "
+            "9 (0.91 against 0.32).",
+        ),
+        *(
+            Lower(
+                TAIL,
+                f"{game}/agent_wise",
+                than=f"{game}/step",
+                source="theory",
+                where="Mean square advantage of agent k: 1 with own statistics, (sd_k^2 + (mean_k - mean)^2) / sd^2 "
+                "with shared ones.",
+            )
+            for game in ("search", "rare")
+        ),
+        Higher(
+            "success",
+            "verify/agent_wise",
+            than="verify/step",
+            source="pilot",
+            where="Seeds 0 to 9, an earlier setting: 0.91 with agent-wise statistics, 0.32 without.",
+        ),
     ),
     derived={TAIL: tail},
 )

@@ -20,8 +20,8 @@ Metrics:
   completed  share of episodes that stop with all works done
   looks      number of looks per episode
 
-With returns-to-go, a potential adds up to -Phi of the situation, which is a baseline. It is therefore predicted not to
-mislead the policy; no saving of updates is predicted.
+With returns-to-go, a potential adds up to -Phi of the situation, which is a baseline. It should therefore not mislead
+the policy, which is a check; no saving of updates is predicted.
 
   python -m experiments gates --seeds 10
 
@@ -117,16 +117,59 @@ STUDY = Study(
     method="gated_09",
     metrics=("completed", "outcome", "looks", UPDATES),
     predictions=(
-        Higher("completed", "gated_09", than="ungated"),
+        Higher(
+            "completed",
+            "gated_09",
+            than="ungated",
+            source="paper",
+            where="G-RA, abstract: completion rises (47.6% to 93.8%, 22.0% to 86.0%) 'while avoiding policy "
+            "degradation caused by reward misalignment'.",
+        ),
+        Higher(
+            "completed",
+            "gated_09",
+            than="gated_0",
+            source="theory",
+            where="One work opens a gate at 0. One work and five looks pay 1.45, nearly the 1.48 of the complete farm.",
+        ),
+        Higher(
+            "completed",
+            "gated_09",
+            than="gated_05",
+            source="theory",
+            where="Three works open a gate at 0.5. With three looks they pay 1.47, nearly the 1.48 of the complete "
+            "farm.",
+        ),
+        Lower(
+            UPDATES,
+            "tiers",
+            than="binary",
+            source="paper",
+            where="SSL, abstract: up to 2.5 times the sample efficiency of binary rewards. The farm got harder after "
+            "pilots (100 to 102) without a difference.",
+        ),
+        Higher(
+            "completed",
+            "at_end",
+            than="by_turn",
+            source="theory",
+            where="CM2's abstract assigns dense criteria sparsely, for stability. It states no result; here no "
+            "criterion is misread.",
+        ),
+        Lower(
+            UPDATES,
+            "by_turn",
+            than="at_end",
+            source="theory",
+            where="Points in the turn of a work put less noise into returns-to-go than their sum at the end.",
+        ),
+    ),
+    checks=(
         Higher("looks", "ungated", than="gated_09"),
-        Higher("completed", "gated_09", than="gated_0"),
-        Higher("completed", "gated_09", than="gated_05"),
-        Lower(UPDATES, "tiers", than="binary"),
         AtLeast("completed", "tiers", 0.9),
         Higher("completed", "potential", than="ungated"),
         AtMost("looks", "potential", 1.0),
-        Higher("completed", "at_end", than="by_turn"),
-        Lower(UPDATES, "by_turn", than="at_end"),
     ),
+    censored={UPDATES: FARM.updates},
     derived={UPDATES: partial(updates_to, metric="completed", bound=0.5)},
 )

@@ -114,10 +114,40 @@ STUDY = Study(
     method="share/crossed",
     metrics=(EARLY, UPDATES, SHARE),
     predictions=(
-        *(Lower(EARLY, f"{name}/crossed", than=f"{name}/aligned") for name in GAMES),
-        *(Lower(EARLY, f"{name}/counterfactual", than=f"{name}/aligned") for name in ("share", "all_in")),
-        Lower(EARLY, "share/counterfactual", than="share/crossed"),
-        *(Lower(UPDATES, f"share/{kind}", than="share/aligned") for kind in ("crossed", "counterfactual")),
+        *(
+            Lower(
+                EARLY,
+                f"{name}/crossed",
+                than=f"{name}/aligned",
+                source="theory",
+                where="Crossing averages over the other seats' samples at the same expectation (Rao-Blackwell).",
+            )
+            for name in ("match", "all_in")
+        ),
+        Lower(
+            EARLY,
+            "all_in/counterfactual",
+            than="all_in/aligned",
+            source="theory",
+            where="The exact baseline fixes the others' actions, so it takes out more of their noise than a group's mean. "
+            "Nothing guarantees it.",
+        ),
+        *(
+            Lower(
+                UPDATES,
+                f"share/{kind}",
+                than="share/aligned",
+                source="pilot",
+                where="Seeds 100 to 103, with eight groups an update: 40 updates against 46 aligned. The table has four "
+                "groups.",
+            )
+            for kind in ("crossed", "counterfactual")
+        ),
     ),
+    checks=(
+        *(Lower(EARLY, f"share/{kind}", than="share/aligned") for kind in ("crossed", "counterfactual")),
+        Lower(EARLY, "share/counterfactual", than="share/crossed"),
+    ),
+    censored={UPDATES: BASE.updates},
     derived={EARLY: early, UPDATES: partial(updates_to, metric=SHARE)},
 )

@@ -59,7 +59,9 @@ def test_a_study_leaves_its_results(unbroken):
         assert all(0 <= share <= 1 for share in metrics["right"]["per_seed"])
     assert [t["a"] for t in results["tests"]] and results["predictions"][0]["arm"] == "centred"
     sentences = report.verdicts(results)
-    assert all(": not shown, " in sentence for sentence in sentences[:-1]) and "shorter than the study's" in sentences[-1]
+    assert (
+        all(": not shown, " in sentence for sentence in sentences[:-1]) and "shorter than the study's" in sentences[-1]
+    )
     assert results["settings"]["centred"]["advantage"] == {"function": "experiments.credit_assignment.mars.by_turn"}
     assert results["settings"]["centred"]["game"]["kind"] == "SixTurns"
     assert (out / "curves.svg").stat().st_size > 5_000
@@ -328,7 +330,10 @@ def test_an_evaluation_is_made_before_the_first_update_and_after_the_last(tmp_pa
             {"predictions": (Higher("sucess", "per_agent", than="joint", source="theory", where="here"),)},
             "states sucess: per_agent above joint, but the first update of per_agent measured .*success",
         ),
-        ({"checks": (AtLeast("sucess", "per_agent", 0.0),)}, "states sucess: per_agent at least 0, but the first update"),
+        (
+            {"checks": (AtLeast("sucess", "per_agent", 0.0),)},
+            "states sucess: per_agent at least 0, but the first update",
+        ),
         ({"metrics": ("sucess",), "predictions": ()}, "shows the metric 'sucess', but the first updates measured"),
     ],
 )
