@@ -87,7 +87,8 @@ STUDY = Study(
             "each_1",
             than="simultaneous",
             source="theory",
-            where="An agent that learns alone faces partners that stand still. The abstract compares no ways of updating.",
+            where="An agent that learns alone faces partners that stand still. The abstract compares no ways of "
+            "updating.",
         ),
         Lower(
             FALL,
@@ -102,8 +103,8 @@ STUDY = Study(
                 team,
                 than="one_policy",
                 source="theory",
-                where="Three policies need not share weights among three parts. The paper's single agent acts without a "
-                "team.",
+                where="Three policies need not share weights among three parts. The paper's single agent acts without "
+                "a team.",
             )
             for team in ("simultaneous", "each_1")
         ),

@@ -79,7 +79,8 @@ def mean(curves: dict[str, np.ndarray], *, role: str) -> np.ndarray:
 MEAN = {f"mean {role}": partial(mean, role=role) for role in ("pioneer", "observer")}
 REASONS = {  # other arm: why cory should succeed more often
     "own": "A policy that earns the sum also earns from its partner's gain. The paper never ablates the sum.",
-    "fixed": "With exchange each role profits from practice in the other. Section 4.3 claims a lower KL, not more success.",
+    "fixed": "With exchange each role profits from practice in the other. Section 4.3 claims a lower KL, not more "
+    "success.",
 }
 
 STUDY = Study(

@@ -129,8 +129,8 @@ STUDY = Study(
             "all_in/counterfactual",
             than="all_in/aligned",
             source="theory",
-            where="The exact baseline fixes the others' actions, so it takes out more of their noise than a group's mean. "
-            "Nothing guarantees it.",
+            where="The exact baseline fixes the others' actions, so it takes out more of their noise than a group's "
+            "mean. Nothing guarantees it.",
         ),
         *(
             Lower(
@@ -138,8 +138,8 @@ STUDY = Study(
                 f"share/{kind}",
                 than="share/aligned",
                 source="pilot",
-                where="Seeds 100 to 103, with eight groups an update: 40 updates against 46 aligned. The table has four "
-                "groups.",
+                where="Seeds 100 to 103, with eight groups an update: the arms needed 40 and 46 updates. The table has "
+                "four groups.",
             )
             for kind in ("crossed", "counterfactual")
         ),

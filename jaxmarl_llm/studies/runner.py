@@ -207,9 +207,7 @@ def check_metrics(entry: Entry, arms: Mapping[str, Recipe | Computed], names: Ma
         for arm in prediction.arms:
             if arm in known and prediction.metric not in known[arm]:
                 listed = ", ".join(sorted(known[arm]))
-                raise ValueError(
-                    f"{entry.name} states {prediction}, but the first update of {arm} measured {listed}."
-                )
+                raise ValueError(f"{entry.name} states {prediction}, but the first update of {arm} measured {listed}.")
     if set(known) == set(study.arms):
         every = set().union(*known.values())
         for metric in study.metrics:

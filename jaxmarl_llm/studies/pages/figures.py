@@ -124,6 +124,7 @@ def curves(results: Mapping[str, Any], metrics: Sequence[str] | None = None) -> 
         panel.set_xlabel(results.get("x", "update"), fontsize=8)
         panel.set_title(metric if len(drawn) > 1 else "", fontsize=9)
         panel.tick_params(labelsize=7, labelbottom=True)
+        panel.locator_params(nbins=4)
         panel.spines[["top", "right"]].set_visible(False)
     for panel in panels[len(panels_of) :]:
         panel.axis("off")
@@ -157,7 +158,7 @@ def _draw_curve(panel: Any, results: Mapping[str, Any], arm: str, metric: str, p
         mean, low, high = (np.concatenate(x) for x in zip(began, (mean, low, high), strict=True))
         update = np.concatenate([[0], update + 1])
     color, dash = OKABE_ITO[place], ("-", "--", "-.", ":")[place]
-    panel.plot(update, mean, dash, color=color, marker="." if len(update) < 20 else "", label=arm, linewidth=1.2)
+    panel.plot(update, mean, dash, color=color, label=arm, linewidth=1.2)
     panel.fill_between(update, low, high, alpha=0.15, color=color, linewidth=0)
 
 

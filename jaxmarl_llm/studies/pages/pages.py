@@ -38,6 +38,8 @@ from jaxmarl_llm.studies.pages.results import (
     decisive,
     has,
     load,
+    paired_tests,
+    predictions_of,
     run_of,
     write_atomically,
 )
@@ -85,7 +87,7 @@ def page(file: Path) -> str:
         folded = {
             "Checks of the code": checked(results),
             "All arms": markdown(drop_empty_columns(arms(results))),
-            "Differences": markdown(differences(results)) if results["tests"] else "",
+            "Differences": markdown(tests) if len(tests := differences(results)) > 1 else "",
             "Robust statistics of the predicted differences": ROBUST + markdown(rows) if len(rows) > 1 else "",
             "What was known before, and what the seeds vary": disclosed(about),
             "What the study claimed before its first run": results["claim"],
@@ -229,7 +231,7 @@ def robust_statistics(results: Mapping[str, Any], verdicts: Sequence[Verdict]) -
 def differences(results: Mapping[str, Any]) -> list[Sequence[Any]]:
     """A head and a row for each paired test."""
     rows: list[Sequence[Any]] = [("metric", "difference", "mean [95% interval]", "p, not corrected", "seeds")]
-    for t in results["tests"]:
+    for t in paired_tests(results["arms"], results["metrics"], predictions_of(results)):
         rows.append((t["metric"], f"{t['a']} − {t['b']}", interval(t["difference"]), f"{t['p']:.2g}", t["seeds"]))
     return rows
 

@@ -14,7 +14,7 @@ Entries of results.json:
   arms         {arm: {metric: {mean, low, high, per_seed}}}, 95% Student-t intervals over seeds
   before       the same for `Recipe.evaluate` before the first update; nothing for an arm without an evaluation
   tests        [{metric, a, b, difference: {mean, low, high}, p, seeds}], arm a minus arm b, paired by seed: the exact
-               sign-flip test, and the interval that inverts it
+               sign-flip test, and the interval that inverts it; not in a repository, where pages compute them
   shorter      true if the run made fewer updates than the study: no prediction is judged
   curves       {arm: {metric: {update, mean, low, high}}} of main and predicted metrics, at most 50 updates, 4 digits
   skipped      {arm: updates skipped for a loss or gradient that was not finite, summed over seeds}
@@ -42,7 +42,7 @@ from jaxmarl_llm.runs import log
 from jaxmarl_llm.studies.predictions import Prediction, prediction_of
 
 INFO = ("study", "question", "claim", "paper", "predictions", "metrics", "settings", "seeds", "updates", "model")
-KEYS = (*INFO, "arms", "before", "tests", "curves", "seconds", "provenance")
+KEYS = (*INFO, "arms", "before", "curves", "seconds", "provenance")
 
 Arms = Mapping[str, Mapping[str, Any]]  # {arm: {metric: ...}}
 ENDS = ("mean", "low", "high")
@@ -137,7 +137,8 @@ def compare(arms: Arms, pairs: Iterable[tuple[str, str]], metric: str) -> list[d
                 known = sorted({name for metrics in arms.values() for name in metrics})
                 raise ValueError(f"{arm} has no {metric}: arms are {', '.join(arms)}, metrics {', '.join(known)}.")
         x, y = (np.array(arms[arm][metric]["per_seed"], np.float64) for arm in (a, b))
-        difference = dict(zip(ENDS, sign_flip_interval(x, y), strict=True))
+        ends = (None if np.isnan(end) else end for end in sign_flip_interval(x, y))
+        difference = dict(zip(ENDS, ends, strict=True))
         test = {"metric": metric, "a": a, "b": b, "difference": difference}
         tests.append({**test, "p": sign_flip_test(x, y), "seeds": int(np.isfinite(x - y).sum())})
     return tests
@@ -224,16 +225,26 @@ def paired_tests(arms: Arms, metrics: Iterable[str], predictions: Iterable[Predi
 def slim(results: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a results.json that belongs into a repository.
 
-    It has main, predicted and checked metrics alone, and curves of the metric that decides (`decisive`).
+    It has main, predicted and checked metrics alone, with eight digits, and curves of the metric that decides
+    (`decisive`).
     """
     kept = {*results["metrics"], *(x.metric for x in (*predictions_of(results), *checks_of(results)))}
-    small = {name: part for name, part in results.items() if name != "policies"}
+    small = {name: part for name, part in results.items() if name not in ("policies", "tests")}
     for name, metrics in (("arms", kept), ("before", kept), ("curves", {decisive(results)})):
         small[name] = {
-            arm: {metric: cell for metric, cell in cells.items() if metric in metrics}
+            arm: {metric: _rounded(cell) for metric, cell in cells.items() if metric in metrics}
             for arm, cells in results[name].items()
         }
     return small
+
+
+def _rounded(value: Any) -> Any:
+    """The value with eight digits a number."""
+    if isinstance(value, float):
+        return float(f"{value:.8g}")
+    if isinstance(value, dict):
+        return {name: _rounded(inner) for name, inner in value.items()}
+    return [_rounded(inner) for inner in value] if isinstance(value, list) else value
 
 
 def decisive(results: Mapping[str, Any]) -> str | None:

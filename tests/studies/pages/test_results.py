@@ -166,7 +166,7 @@ def test_what_a_repository_holds_is_small(written):
     _, returned = written
     small = results.slim(returned | {"policies": {"both": {}}})
     assert set(small["arms"]["both"]) == {"reward", "tail", "ratio"} and set(small["curves"]["one"]) == {"reward"}
-    assert set(small) == set(returned) and small["tests"] == returned["tests"]
+    assert set(small) == set(returned) - {"tests"}
 
 
 def test_the_figures_are_drawn(written):
