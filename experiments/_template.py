@@ -7,8 +7,7 @@ Two policies play sums modulo 3 (`PioneerObserver`). The baseline of a reward is
 
 Prediction: after 60 updates, per_agent has a higher success rate than joint.
 
-  python -m experiments NAME --first-seed 100 --seeds 4    # tuning
-  python -m experiments freeze NAME --tried "four seeds from 100: the rate of 1e-3"    # then commit, and run --frozen
+  python -m experiments NAME --first-seed 100 --seeds 4    # tuning; then freeze NAME, commit, and NAME --frozen
 
 Paper: Ahmadian et al. 2024, Back to Basics (RLOO), https://arxiv.org/abs/2402.14740.
 """
@@ -49,7 +48,5 @@ STUDY = Study(
     arms={"per_agent": BASE, "joint": BASE.with_choice(baseline="joint")},
     method="per_agent",
     metrics=("success",),
-    predictions=(
-        Higher("success", "per_agent", than="joint", source="theory", where="An agent's own reward has less variance."),
-    ),
+    predictions=(Higher("success", "per_agent", than="joint", source="theory", where="Own rewards vary less."),),
 )

@@ -19,9 +19,9 @@ The suffix of an arm is beta: 1, 0.3 or 0.1. Metrics:
                     it never does, as with beta 1
 
 Predictions of the paper: with every beta the objective is higher and the pioneer's KL lower with cory than with alone,
-no_swap and no_transfer, and the pioneer's points are higher than with alone. With beta 0.1 the points at KL 0.3 are
-higher than with alone. The paper's lower KL comes at similar points; the KL at the end alone does not show that.
-Prediction of ours: the points at KL 0.3 are also higher than with no_swap and no_transfer.
+no_swap and no_transfer. With every beta the pioneer's points are higher than with alone; with beta 0.1 the points at KL
+0.3 are too. The paper's lower KL comes at similar points; the KL at the end alone does not show that. Prediction of
+ours: the points at KL 0.3 are also higher than with no_swap and no_transfer.
 
 The predictions of the KL and of the points against alone were added after a table of seeds 0 to 9. There all nine
 comparisons of the KL had that sign, at fewer points.

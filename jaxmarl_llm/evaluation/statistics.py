@@ -87,39 +87,39 @@ def sign_flip_test(a: Any, b: Any) -> float:
     # Not scipy.stats.permutation_test: its tolerance is relative to the observed sum, so that it misses ties where
     # that is nearly 0 (rates in tenths: 1 sample in 100), and it refuses fewer than two pairs.
     tolerance = 1e-12 * np.abs(difference).sum()
-    sums = difference.sum() - 2 * _flipped(difference)
+    sums = difference.sum() - 2 * _subset_sums(difference)
     return float(np.mean(np.abs(sums) >= np.abs(difference.sum()) - tolerance))
 
 
 def sign_flip_interval(a: Any, b: Any, confidence: float = 0.95) -> tuple[float, float, float]:
     """Mean of a - b and the interval (difference, low, high) of the shifts that `sign_flip_test` does not reject.
 
-    A shift m is rejected in favour of a larger one with p = share of the 2^n subsets of d whose mean is at most m, the
-    empty subset included (Hartigan, Using Subsample Values as Typical Values, 1969,
-    https://doi.org/10.1080/01621459.1969.10501057). So the ends are order statistics of the means of subsets. Too few
+    A shift m is rejected with p = the share of all 2^n subsets of d whose mean is at most m, the empty one included. So
+    the ends are order statistics of the means of subsets. Too few
     pairs for this confidence have no interval: low and high are NaN. Pairs that are not finite are skipped.
+    Hartigan, Using Subsample Values as Typical Values (1969), https://doi.org/10.1080/01621459.1969.10501057.
     """
     difference = _differences(a, b)
     mean = float(difference.mean()) if len(difference) else np.nan
-    sums, counts = _flipped(difference), _flipped(np.ones(len(difference)))
+    sums, counts = _subset_sums(difference), _subset_sums(np.ones(len(difference)))
     means = sums[counts > 0] / counts[counts > 0]
     patterns = len(sums) if len(difference) <= EXACT else len(means) + 1
-    rank = int((1 - confidence) / 2 * patterns)  # of the first mean that is not rejected, from 1
+    rank = int((1 - confidence) / 2 * patterns)  # place of the first mean that is not rejected, from 1
     if rank < 1 or len(means) < 2:
         return mean, np.nan, np.nan
     ends = np.partition(means, [rank - 1, len(means) - rank])
     return mean, float(ends[rank - 1]), float(ends[len(means) - rank])
 
 
-def _flipped(x: np.ndarray) -> np.ndarray:
+def _subset_sums(x: np.ndarray) -> np.ndarray:
     """The sum of x [n] over each subset: of all 2^n, or of the same `SAMPLED` ones; the first subset is empty."""
     if len(x) > EXACT:
         chosen = np.random.default_rng(0).integers(0, 2, (SAMPLED, len(x)), np.int8)
         chosen[0] = 0
         return chosen @ x
     sums = np.zeros(1)
-    for each in x:
-        sums = np.concatenate([sums, sums + each])
+    for value in x:
+        sums = np.concatenate([sums, sums + value])
     return sums
 
 

@@ -38,8 +38,8 @@ STATED = ("predictions", "checks", "censored", "metrics", "settings")
 SEEDS = 20
 
 
-def stated(name: str, study: Study) -> dict[str, Any]:
-    """What a freeze keeps still, as JSON: predictions, checks, censored, metrics, and the digest of all settings."""
+def statement(name: str, study: Study) -> dict[str, Any]:
+    """The part of a study that a freeze settles, as JSON: `STATED`, with the digest of all settings."""
     return plain({
         "predictions": [record_of(prediction) for prediction in study.predictions],
         "checks": [record_of(check) for check in study.checks],
@@ -75,15 +75,15 @@ class Options:
     names: Annotated[tuple[str, ...], tyro.conf.Positional]
     """Names of studies."""
     tried: str
-    """What was tried before, and on which seeds, in a sentence."""
+    """A sentence on earlier tries and their seeds."""
     seeds: int = SEEDS
 
 
 def freeze(package: str, options: Options, console: Console) -> None:
     """Writes frozen.json of each study.
 
-    Raises ValueError, before it writes: without a name, for an unknown study, too few seeds, an empty `tried`, a tree
-    that is not clean, or a study without predictions.
+    Raises ValueError before it writes: for an unknown study or one without predictions, for too few seeds, without a
+    name or an entry in `tried`. The tree must be clean.
     """
     home = registry.home(package)
     repository = Repository(home)
@@ -96,7 +96,7 @@ def freeze(package: str, options: Options, console: Console) -> None:
         study = registry.load(package, name).study
         if not study.predictions:
             raise ValueError(f"{name} predicts nothing: there is nothing to freeze.")
-        kept = {**stated(name, study), "parent": parent, "seeds": [0] * options.seeds}
+        kept = {**statement(name, study), "parent": parent, "seeds": [0] * options.seeds}
         digest = digest_of_freeze(kept)
         about = {"study": name, "date": datetime.now(UTC).date().isoformat(), "tried": options.tried}
         files[home / "results" / name / FILE] = (
@@ -122,8 +122,8 @@ def read(package: str, name: str) -> dict[str, Any]:
 def check_run(package: str, name: str, study: Study) -> dict[str, Any]:
     """The freeze of a study whose table may run here, with `commit`, which holds it, and `head`, which is checked out.
 
-    Raises ValueError: without a freeze, for one that is not committed, a tree that is not clean, or predictions or
-    settings that differ from the frozen ones.
+    Raises ValueError without a freeze that is committed, in a tree that is not clean, and for other predictions or
+    settings than the frozen ones.
     """
     kept = read(package, name)
     home = registry.home(package)
@@ -134,7 +134,7 @@ def check_run(package: str, name: str, study: Study) -> dict[str, Any]:
     commits = repository.commits(file).get(path)
     if not commits or repository.text("HEAD", path) != file.read_text(encoding="utf-8").rstrip("\n"):
         raise ValueError(f"{file} is not committed: commit the freeze by itself, then run the table.")
-    for part, now in stated(name, study).items():
+    for part, now in statement(name, study).items():
         if now != kept[part]:
             raise ValueError(f"The {part} of {name} differ from the frozen ones: a changed study is a new freeze.")
     check_digest(kept, file)

@@ -14,7 +14,7 @@ class Repository:
         self.root = Path(self.ask("rev-parse", "--show-toplevel"))
 
     def ask(self, *words: str) -> str:
-        """What git prints, without the last line break. Raises ValueError with git's own words if it fails."""
+        """The text that git prints, without the last line break. Raises ValueError with git's own words if it fails."""
         try:
             done = subprocess.run(["git", *words], cwd=self.root, capture_output=True, check=True)
         except OSError as error:
@@ -45,16 +45,16 @@ class Repository:
     def commits(self, *files: str | Path) -> dict[str, list[str]]:
         """{path from the root: the commits that changed it, the oldest first}; a str may be a pattern with `*`."""
         wanted = [f":(top,glob){file if isinstance(file, str) else self.place(file)}" for file in files]
-        found: dict[str, list[str]] = {}
+        changes: dict[str, list[str]] = {}
         commit = ""
         for line in self.ask("log", "--reverse", "--format=%x00%H", "--name-only", "-m", "--", *wanted).splitlines():
             if line.startswith("\0"):
                 commit = line[1:]
-            elif line and commit not in found.setdefault(line, []):
-                found[line].append(commit)
-        return found
+            elif line and commit not in changes.setdefault(line, []):
+                changes[line].append(commit)
+        return changes
 
-    def changed(self, commit: str) -> list[str]:
+    def files(self, commit: str) -> list[str]:
         """The files that a commit changed."""
         return self.ask("diff-tree", "--no-commit-id", "--name-only", "-r", "--root", commit).splitlines()
 

@@ -154,7 +154,7 @@ class Verdict(NamedTuple):
     outcome: Outcome
     effect: dict[str, float | None]  # {mean, low, high} of arm minus other arm, or of the bounded metric
     seeds: int  # seeds that measured it; 1 if the value is equal in all of them
-    p: float | None  # of the sign-flip test; None without a test
+    p: float | None  # p of the sign-flip test; None without a test
     adjusted: float | None  # p after Holm
     told: str  # effect, interval, p and seeds in words
 
@@ -172,15 +172,15 @@ def judge(results: Mapping[str, Any]) -> list[Verdict]:
     """The verdicts of a results.json, in the order of its predictions, corrected by Holm over all that are tested."""
     predictions = [prediction_of(record) for record in results["predictions"]]
     measured = [_measure(prediction, results) for prediction in predictions]
-    tested = [i for i, found in enumerate(measured) if found.p is not None]
+    tested = [i for i, measure in enumerate(measured) if measure.p is not None]
     adjusted: list[float | None] = [None] * len(measured)
     for i, p in zip(tested, holm([measured[i].p for i in tested]), strict=True):
         adjusted[i] = float(p)
     every = zip(predictions, measured, adjusted, strict=True)
-    return [_verdict(prediction, found, p, results) for prediction, found, p in every]
+    return [_verdict(prediction, measure, p, results) for prediction, measure, p in every]
 
 
-class _Measured(NamedTuple):
+class _Measure(NamedTuple):
     effect: dict[str, float | None]
     n: int
     toward: float  # mean of the side that is least true, above 0 in the predicted direction
@@ -195,7 +195,7 @@ def values_of(prediction: Prediction, results: Mapping[str, Any]) -> list[np.nda
     return [np.array(cell["per_seed"], np.float64) for cell in cells]
 
 
-def _measure(prediction: Prediction, results: Mapping[str, Any]) -> _Measured:
+def _measure(prediction: Prediction, results: Mapping[str, Any]) -> _Measure:
     values = values_of(prediction, results)
     limit = results.get("censored", {}).get(prediction.metric)
     ends = sign_flip_interval(values[0], values[1] if prediction.than else np.zeros_like(values[0]))
@@ -205,39 +205,39 @@ def _measure(prediction: Prediction, results: Mapping[str, Any]) -> _Measured:
     difference = values[0] - values[1] if prediction.than else values[0]
     difference = difference[np.isfinite(difference)]
     if not len(difference):
-        return _Measured(effect, 0, 0.0, None, 0)
+        return _Measure(effect, 0, 0.0, None, 0)
     sides = prediction.sides(difference)
     toward, side = min(((float(side.mean()), side) for side in sides), key=lambda pair: pair[0])
     kept = int(np.all([side >= 0 for side in sides], 0).sum())
     if np.ptp(difference) <= 1e-12 * max(1, np.abs(difference).max()):
-        return _Measured(effect, 1, toward, None, kept)
+        return _Measure(effect, 1, toward, None, kept)
     ps = [sign_flip_test(side, np.zeros(len(side))) for side in sides]
     p = max(ps) if toward > 0 else sign_flip_test(side, np.zeros(len(side)))
-    return _Measured(effect, len(difference), toward, p, kept)
+    return _Measure(effect, len(difference), toward, p, kept)
 
 
-def _verdict(prediction: Prediction, found: _Measured, adjusted: float | None, results: Mapping[str, Any]) -> Verdict:
+def _verdict(prediction: Prediction, measure: _Measure, adjusted: float | None, results: Mapping[str, Any]) -> Verdict:
     invalid = results.get("shorter") or any(arm in results.get("skipped", {}) for arm in prediction.arms)
-    enough = found.n >= FEWEST or (found.n == 1 and len(results["seeds"]) >= FEWEST)
-    shown = enough and not invalid and (found.n == 1 or (adjusted is not None and adjusted <= LEVEL))
+    enough = measure.n >= FEWEST or (measure.n == 1 and len(results["seeds"]) >= FEWEST)
+    shown = enough and not invalid and (measure.n == 1 or (adjusted is not None and adjusted <= LEVEL))
     outcome: Outcome = "not shown"
-    if shown and found.toward:
-        outcome = "holds" if found.toward > 0 else "contradicted"
-    told = _tell(prediction, found, adjusted, results)
-    if outcome == "not shown" and found.n >= FEWEST:
-        told += _largest(prediction, found, results)
-    return Verdict(prediction, outcome, found.effect, found.n, found.p, adjusted, told)
+    if shown and measure.toward:
+        outcome = "holds" if measure.toward > 0 else "contradicted"
+    told = _tell(prediction, measure, adjusted, results)
+    if outcome == "not shown" and measure.n >= FEWEST:
+        told += _largest(prediction, measure, results)
+    return Verdict(prediction, outcome, measure.effect, measure.n, measure.p, adjusted, told)
 
 
-def _tell(prediction: Prediction, found: _Measured, adjusted: float | None, results: Mapping[str, Any]) -> str:
+def _tell(prediction: Prediction, measure: _Measure, adjusted: float | None, results: Mapping[str, Any]) -> str:
     """Effect, interval, p and seeds of a verdict, as one sentence without its outcome."""
-    if not found.n:
+    if not measure.n:
         return "not measured in this run"
-    told = f"{'difference' if prediction.than else 'mean'} {interval(found.effect)}"
-    if found.n == 1:
+    told = f"{'difference' if prediction.than else 'mean'} {interval(measure.effect)}"
+    if measure.n == 1:
         told += ", equal in all seeds"
     elif adjusted is not None:
-        told += f", p {spell_p(adjusted, found.n)}, {found.kept} of {count(found.n, 'seed')} keep it"
+        told += f", p {spell_p(adjusted, measure.n)}, {measure.kept} of {count(measure.n, 'seed')} keep it"
     limit = results.get("censored", {}).get(prediction.metric)
     if limit is not None:
         never = [f"{int((x >= limit).sum())} of {len(x)}" for x in values_of(prediction, results)]
@@ -245,9 +245,9 @@ def _tell(prediction: Prediction, found: _Measured, adjusted: float | None, resu
     return told
 
 
-def _largest(prediction: Prediction, found: _Measured, results: Mapping[str, Any]) -> str:
+def _largest(prediction: Prediction, measure: _Measure, results: Mapping[str, Any]) -> str:
     """The largest effect in the predicted direction that the interval of a comparison allows."""
-    end = {Higher: found.effect["high"], Lower: found.effect["low"]}.get(type(prediction))
+    end = {Higher: measure.effect["high"], Lower: measure.effect["low"]}.get(type(prediction))
     if end is None:
         return ""
     other = np.nanmean(values_of(prediction, results)[1])
@@ -285,14 +285,15 @@ def status(verdicts: Sequence[Verdict]) -> str:
     )
 
 
-def passes(check: Prediction, results: Mapping[str, Any]) -> bool:
-    """True if a check holds: a bound in every seed, a comparison in the mean over seeds. False without a value."""
+def passes(check: Prediction, results: Mapping[str, Any]) -> tuple[bool, int, int]:
+    """True if the mean over seeds keeps a check, the number of seeds that do, and of all that measured it.
+
+    False if no seed measured it.
+    """
     values = values_of(check, results)
     difference = values[0] - values[1] if check.than else values[0]
     difference = difference[np.isfinite(difference)]
     if not len(difference):
-        return False
-    sides = check.sides(difference)
-    if not check.than:
-        return all(bool((side >= 0).all()) for side in sides)
-    return all(float(side.mean()) >= 0 for side in sides)
+        return False, 0, 0
+    sides = np.stack(check.sides(difference))
+    return bool((sides.mean(1) >= 0).all()), int((sides >= 0).all(0).sum()), len(difference)

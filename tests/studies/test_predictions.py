@@ -146,11 +146,13 @@ def test_the_status_is_of_the_papers_predictions_alone(stated, word):
     assert status(verdicts) == word and word in STATUSES
 
 
-def test_a_check_is_a_bound_in_every_seed_or_a_comparison_of_means():
+def test_a_check_is_about_means():
     told = found([], UP)
-    assert passes(AtLeast("x", "a", 1.0), told) and not passes(AtLeast("x", "a", 1.5), told)
-    assert passes(Higher("x", "a", than="b"), told) and not passes(Lower("x", "a", than="b"), told)
-    assert passes(Within("x", "a", than="b", by=6.0), told) and not passes(AtLeast("y", "a", 0.0), told)
+    assert passes(AtLeast("x", "a", 1.0), told) == (True, 10, 10)
+    assert passes(AtLeast("x", "a", 4.5), told) == (True, 6, 10) and not passes(AtLeast("x", "a", 6.0), told)[0]
+    assert passes(Higher("x", "a", than="b"), told)[0] and not passes(Lower("x", "a", than="b"), told)[0]
+    assert passes(Within("x", "a", than="b", by=6.0), told) == (True, 6, 10)
+    assert passes(AtLeast("y", "a", 0.0), told) == (False, 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,12 @@ was given up:
 
   {"run", "seeds", "digest", "why", "rule", "verdicts": [{"prediction", "source", "outcome", "told"}]}
 
-Entries are only added. `faults` looks in git for what must not be: an edited entry, a frozen file that was changed, a
-table that is gone, that ran before its freeze, or that has other seeds, predictions or settings than the frozen ones.
+Entries are only added. `faults` looks in git for what must not be:
+
+- an edited or deleted entry
+- a frozen file that was changed
+- a table that is gone, or that ran before its freeze
+- a table of other seeds, predictions or settings than the frozen ones
 """
 
 from __future__ import annotations
@@ -57,7 +61,7 @@ def faults(package: str, home: Path) -> list[str]:
     commits = repository.commits(*(f"{place}/*/{file}" for file in FILES[:2]))
     folders = sorted({path.split("/")[-2] for path in commits} | {x.parent.name for x in home.glob("results/*/*.json")})
     commits |= repository.commits(*(f"{place}/{folder}/results.json" for folder in folders))
-    found: list[str] = []
+    sentences: list[str] = []
     for folder in folders:
         versions = {
             file: [(commit, repository.text(commit, f"{place}/{folder}/{file}")) for commit in commits.get(path, [])]
@@ -66,17 +70,17 @@ def faults(package: str, home: Path) -> list[str]:
             if file != "results.json" or f"{place}/{folder}/{frozen.FILE}" in commits
         }
         told = [*_faults(home / "results" / folder, versions, repository), *_code_faults(package, home, folder)]
-        found += (f"{folder}: {sentence}" for sentence in told)
-    return found
+        sentences += (f"{folder}: {sentence}" for sentence in told)
+    return sentences
 
 
 def _code_faults(package: str, home: Path, folder: str) -> Iterator[str]:
-    """What a study states now, and its freeze does not. Settings are not compared: their names may change."""
+    """Sentences on what the study of a folder states now, and its freeze does not. Settings are not compared."""
     file = home / "results" / folder / frozen.FILE
     if not file.exists():
         return
     kept = json.loads(file.read_text(encoding="utf-8"))
-    for name, now in frozen.stated(folder, registry.load(package, folder).study).items():
+    for name, now in frozen.statement(folder, registry.load(package, folder).study).items():
         if name != "settings" and now != kept[name]:
             yield f"the {name} of the study are not the frozen ones: a changed study is a new freeze"
 
@@ -94,7 +98,7 @@ def _faults(folder: Path, versions: Versions, repository: Repository) -> Iterato
         return
     entries = read(folder)
     for commit, freeze in kept:
-        beside = [file for file in repository.changed(commit) if Path(file).name not in FILES[:2]]
+        beside = [file for file in repository.files(commit) if Path(file).name not in FILES[:2]]
         if beside:
             yield f"the freeze {commit[:10]} was committed with {beside[0]}"
         if repository.ask("rev-parse", f"{commit}^") != freeze["parent"]:
@@ -129,7 +133,7 @@ def _history_faults(folder: Path, versions: list[tuple[str, str | None]]) -> Ite
 
 
 def _run_faults(results: Mapping[str, Any], commit: str, freeze: Mapping[str, Any], git: Repository) -> Iterator[str]:
-    """What differs between a table and its freeze. A table without one is of a run from before the freeze."""
+    """Differences between a table and its freeze. A table without one is of a run from before the freeze."""
     if "frozen" not in results:
         return
     run = str(results["provenance"]["commit"])

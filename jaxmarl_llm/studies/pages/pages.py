@@ -85,11 +85,11 @@ def page(file: Path) -> str:
         verdicts = judge(results)
         rows = robust_statistics(results, verdicts)
         folded = {
-            "Checks of the code": checked(results),
+            "Checks of the code": check_list(results),
             "All arms": markdown(drop_empty_columns(arms(results))),
             "Differences": markdown(tests) if len(tests := differences(results)) > 1 else "",
             "Robust statistics of the predicted differences": ROBUST + markdown(rows) if len(rows) > 1 else "",
-            "What was known before, and what the seeds vary": disclosed(about),
+            "What was known before, and what the seeds vary": disclosures(about),
             "What the study claimed before its first run": results["claim"],
             "Former tables": "\n\n".join(history.lines(history.read(folder))),
             "Run": run_details(results),
@@ -97,13 +97,13 @@ def page(file: Path) -> str:
         parts = [
             f"# {folder.name}",
             f"*{results['question']}*",
-            found(results, about, verdicts),
+            finding(results, about, verdicts),
             header(results, about, verdicts),
             frozen_state(results, folder) if verdicts else "",
             "![Predicted differences and their intervals](forest.svg)" if any(x.seeds for x in verdicts) else "",
             "![Learning curves](curves.svg)" if decisive(results) else "",
-            "## Predictions\n\n" + predicted(results, verdicts) if verdicts else "",
-            explained(results, about, folder),
+            "## Predictions\n\n" + prediction_table(results, verdicts) if verdicts else "",
+            explanations(results, about, folder),
             *(f"<details><summary>{title}</summary>\n\n{text}\n\n</details>" for title, text in folded.items() if text),
             links(folder),
         ]
@@ -117,8 +117,8 @@ ROBUST = (
 )
 
 
-def found(results: Mapping[str, Any], about: Mapping[str, Any], verdicts: Sequence[Verdict]) -> str:
-    """What was found: the written sentences if they are about this run, else the verdicts on the paper's directions."""
+def finding(results: Mapping[str, Any], about: Mapping[str, Any], verdicts: Sequence[Verdict]) -> str:
+    """The written finding if it is about this run, else the verdicts on the paper's directions."""
     if about.get("found") and about.get("run") == run_of(results):
         near = [str(verdict.prediction) for verdict in verdicts if verdict.near]
         close = f" Close to the level of significance: {'; '.join(near)}." if near else ""
@@ -140,7 +140,7 @@ def header(results: Mapping[str, Any], about: Mapping[str, Any], verdicts: Seque
 
 
 def frozen_state(results: Mapping[str, Any], folder: Path) -> str:
-    """Whether the predictions of this table were frozen before it ran."""
+    """A sentence on whether the predictions of this table were frozen before it ran."""
     if "frozen" not in results:
         later = " They are frozen now, and their table has not run yet." if (folder / frozen.FILE).exists() else ""
         return NOT_FROZEN + later
@@ -148,7 +148,7 @@ def frozen_state(results: Mapping[str, Any], folder: Path) -> str:
     return f"**Frozen** at {commit[:10]}, then run on seeds {seeds[0]} to {seeds[-1]}, which follow from its digest."
 
 
-def predicted(results: Mapping[str, Any], verdicts: Sequence[Verdict]) -> str:
+def prediction_table(results: Mapping[str, Any], verdicts: Sequence[Verdict]) -> str:
     """A table with a row for each prediction, then a sentence for each arm with skipped updates."""
     rows: list[Sequence[Any]] = [("prediction", "whose", "verdict", "measured")]
     for x in verdicts:
@@ -157,12 +157,16 @@ def predicted(results: Mapping[str, Any], verdicts: Sequence[Verdict]) -> str:
     return "\n\n".join([markdown(rows), *report.remarks(results)])
 
 
-def checked(results: Mapping[str, Any]) -> str:
+def check_list(results: Mapping[str, Any]) -> str:
     """A line for each check."""
-    return "\n".join(f"- {x}: {'yes' if passes(x, results) else '**no**'}" for x in checks_of(results))
+    lines = []
+    for check in checks_of(results):
+        kept, seeds, every = passes(check, results)
+        lines.append(f"- {check}: {'yes' if kept else '**no**'}, {seeds} of {count(every, 'seed')} alone")
+    return "\n".join(lines)
 
 
-def explained(results: Mapping[str, Any], about: Mapping[str, Any], folder: Path) -> str:
+def explanations(results: Mapping[str, Any], about: Mapping[str, Any], folder: Path) -> str:
     """A line for each arm and each metric; without them, where they are explained."""
     if about.get("arms"):
         lists = [(title, about.get(title.lower(), {})) for title in ("Arms", "Metrics")]
@@ -176,8 +180,8 @@ def explained(results: Mapping[str, Any], about: Mapping[str, Any], folder: Path
     return f"The arms and the metrics are explained at the top of [{module.name}]({path})."
 
 
-def disclosed(about: Mapping[str, Any]) -> str:
-    """What was known and changed before the table ran, and what the interval covers."""
+def disclosures(about: Mapping[str, Any]) -> str:
+    """Facts that were known before the table ran, and the noise that the interval covers."""
     parts = [about.get("disclosed", ""), f"Noise: {about['noise']}" if about.get("noise") else ""]
     return "\n\n".join(filter(None, parts))
 
@@ -291,7 +295,7 @@ def count_predictions(every: Iterable[Mapping[str, Any]]) -> str:
             f"{len(outcomes) - len(held) - contradicted} are not shown. {sum(every_one)} were frozen before their run, "
             f"on seeds that nobody had seen: {sum(held)} of these hold."
         )
-    checks = [passes(check, results) for results in runs for check in checks_of(results)]
+    checks = [passes(check, results)[0] for results in runs for check in checks_of(results)]
     parts.append(f"- Of {len(checks)} checks of the code, {sum(checks)} pass.")
     return "\n".join(parts)
 

@@ -2,8 +2,8 @@
 
 python -m experiments publish runs/mars-frozen --why "Frozen, on seeds that nobody had seen."
 
-A run of tiny policies must be the frozen table of its study; a run of a pretrained model judges no prediction. What git
-holds of a run is small: main, predicted and checked metrics, a number a seed; all else stays in the run directory.
+A run of tiny policies must be the frozen table of its study; a run of a pretrained model judges no prediction. Git
+holds main, predicted and checked metrics of a run, a number a seed. All else stays in the run directory.
 """
 
 from __future__ import annotations

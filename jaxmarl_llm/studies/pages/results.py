@@ -232,19 +232,19 @@ def slim(results: Mapping[str, Any]) -> dict[str, Any]:
     small = {name: part for name, part in results.items() if name not in ("policies", "tests")}
     for name, metrics in (("arms", kept), ("before", kept), ("curves", {decisive(results)})):
         small[name] = {
-            arm: {metric: _rounded(cell) for metric, cell in cells.items() if metric in metrics}
+            arm: {metric: _round(cell) for metric, cell in cells.items() if metric in metrics}
             for arm, cells in results[name].items()
         }
     return small
 
 
-def _rounded(value: Any) -> Any:
+def _round(value: Any) -> Any:
     """The value with eight digits a number."""
     if isinstance(value, float):
         return float(f"{value:.8g}")
     if isinstance(value, dict):
-        return {name: _rounded(inner) for name, inner in value.items()}
-    return [_rounded(inner) for inner in value] if isinstance(value, list) else value
+        return {name: _round(inner) for name, inner in value.items()}
+    return [_round(inner) for inner in value] if isinstance(value, list) else value
 
 
 def decisive(results: Mapping[str, Any]) -> str | None:

@@ -148,7 +148,7 @@ def test_the_file_holds_what_was_returned(written):
     out, returned = written
     text = (out / "results.json").read_text()
     assert json.loads(text, parse_constant=pytest.fail) == returned
-    assert set(returned) == {*results.KEYS, "skipped", "checks", "x"}
+    assert set(returned) == {*results.KEYS, "skipped", "checks", "x", "tests"}
     assert set(returned["arms"]["both"]) == {"reward", "tail", "ratio", "exploited"}
     assert set(returned["curves"]["both"]) == {"reward", "tail", "ratio"}  # shown or checked
     assert len(returned["curves"]["one"]["tail"]["update"]) == 23
@@ -345,7 +345,7 @@ def test_the_command_writes_a_page_for_each_result_and_the_index(package, writte
     assert f"| both | {reward['mean']:#.3g} [{reward['low']:#.3g}, {reward['high']:#.3g}] | " in page
     assert "\npython -m experiments toy --seeds 8\n" in page and "commit 0123456789-dirty" in page
     assert "(curves.svg)" in page and "(forest.svg)" in page and "(notes.md)" in page
-    assert "- reward: both at least 0.5: yes" in page and "- ratio: one at most 0.5: **no**" in page
+    assert "- reward: both at least 0.5: yes, 8 of 8 seeds alone" in page and "- ratio: one at most 0.5: **no**" in page
     assert "(notes.md)" not in (package / "results/toy_small/README.md").read_text()
     for verdict in judge(written[1]):
         told = verdict.prediction
