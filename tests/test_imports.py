@@ -29,7 +29,7 @@ ROOMS: dict[str, set[str]] = {
     "methods": {"keys", "devices", "text", "rl", "environments", "models", "rollout", "training"},
     "evaluation": {"keys", "devices", "text", "rl", "environments", "models", "rollout"},
     "view": {"text", "environments", "rollout", "training", "evaluation"},
-    "studies": {"devices", "text", "rl", "models", "rollout", "training", "runs", "evaluation", "view"},
+    "studies": {"keys", "devices", "text", "rl", "models", "rollout", "training", "runs", "evaluation", "view"},
     "planning": {"devices", "text", "models", "rollout", "training", "runs", "studies"},
     "play": {"keys", "devices", "text", "environments", "models", "rollout"},
 }

@@ -54,8 +54,8 @@ from jaxmarl_llm.training.setup import jit_rollout
 
 def evaluate(
     parts: Parts, *, seats: Mapping[str, tuple[tuple[str, ...], ...]], games: int = 64
-) -> Callable[[dict], dict[str, Any]]:
-    """measure(weights): {name: points of the learner [games]} for each name of `seats`, over newly dealt games.
+) -> Callable[[dict, jax.Array], dict[str, Any]]:
+    """measure(weights, key): {name: points of the learner [games]} for each name of `seats`, over newly dealt games.
 
     `seats` is {name: line-ups}, and the games are divided evenly among the line-ups. After a warm start, `untaught
     score` is the score without the adapter. Kuhn poker also has NashConv.
@@ -68,21 +68,21 @@ def evaluate(
     }
     exploited = RLOO.evaluate(parts) if RLOO.evaluate and recipe.game == RLOO.game else None
 
-    def points(name: str, weights: dict) -> np.ndarray:
-        episodes = plays[name](weights, jax.random.key(0)).episodes
+    def points(name: str, weights: dict, key: jax.Array) -> np.ndarray:
+        episodes = plays[name](weights, key).episodes
         learning = np.array([[player in parts.learners for player in team] for team in seats[name]])
         learns = learning[np.asarray(episodes.group)]  # [B, A]
         return (np.asarray(episodes.reward[..., 0].sum(1)) * learns).sum(1) / learns.sum(1)
 
-    def measure(weights: dict) -> dict[str, Any]:
-        scores: dict[str, Any] = {name: points(name, weights) for name in plays}
+    def measure(weights: dict, key: jax.Array) -> dict[str, Any]:
+        scores: dict[str, Any] = {name: points(name, weights, key) for name in plays}
         if recipe.warm_start:
             untaught = {
                 **weights[policy_set],
                 "adapters": jax.tree.map(jnp.zeros_like, weights[policy_set]["adapters"]),
             }
-            scores["untaught score"] = points("score", {policy_set: untaught})
-        return scores | (exploited(weights) if exploited else {})
+            scores["untaught score"] = points("score", {policy_set: untaught}, key)
+        return scores | (exploited(weights, key) if exploited else {})
 
     return measure
 

@@ -69,7 +69,9 @@ def to_go(episodes: Episodes, groups: int) -> jax.Array:
     return advantages.round_leave_one_out(episodes.reward[..., 0], episodes.acted, episodes.group, groups)
 
 
-def against_exact(parts: Parts, *, estimate: Estimate, groups: int = 64) -> Callable[[dict], dict[str, float]]:
+def against_exact(
+    parts: Parts, *, estimate: Estimate, groups: int = 64
+) -> Callable[[dict, jax.Array], dict[str, float]]:
     """Mean squared errors of `estimate` and of `episode` against exact advantages, over all acts of fresh games."""
     ((name, policy_set),) = parts.policy_sets.items()
     tree = solve.tree(GAME, weights=(1.0, 0.0))
@@ -78,8 +80,8 @@ def against_exact(parts: Parts, *, estimate: Estimate, groups: int = 64) -> Call
     length = jnp.arange(groups) % GAME.locks + 1
     estimates = jax.jit(lambda episodes: (estimate(episodes, groups), episode(episodes, groups)))
 
-    def evaluate(weights: dict) -> dict[str, float]:
-        episodes = play(weights, jax.random.key(0), length).episodes
+    def evaluate(weights: dict, key: jax.Array) -> dict[str, float]:
+        episodes = play(weights, key, length).episodes
         acted, deal = np.asarray(episodes.acted), np.repeat(np.asarray(length) - 1, 8)
         truth = exact_advantages(tree, table(weights[name]), acted, episodes.action, deal)
         error, plain = (float(((x - truth)[acted] ** 2).mean()) for x in map(np.asarray, estimates(episodes)))

@@ -67,20 +67,20 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
     return Advantages(advantage, critic.value_target)
 
 
-def size_evaluator(parts: Parts) -> Callable[[dict], dict[str, np.ndarray]]:
-    """Won, and turns beyond those of `explorer`, [GAMES] for each size; the games are the same at every call."""
-    recipe, key = parts.recipe, jax.random.key(0)
+def size_evaluator(parts: Parts) -> Callable[[dict, jax.Array], dict[str, np.ndarray]]:
+    """Won, and turns beyond those of `explorer`, [GAMES] for each size; a key deals the same games at every call."""
+    recipe = parts.recipe
     play = jit_rollout(Rollout(recipe.game, parts.policy_sets, Lineup(recipe.seats * GAMES, 1), recipe.budget))
     script = jit_rollout(Rollout(recipe.game, {}, Lineup((("explorer",),) * GAMES, 1), recipe.budget))
     deals = {name: jnp.full(GAMES, size) for name, size in SIZES.items()}
-    best = {name: script({}, key, deal).episodes.acted.sum((1, 2)) for name, deal in deals.items()}
 
-    def evaluate(weights: dict) -> dict[str, np.ndarray]:
+    def evaluate(weights: dict, key: jax.Array) -> dict[str, np.ndarray]:
         results = {}
         for name, deal in deals.items():
             episodes = play(weights, key, deal).episodes
             results[name] = np.asarray(episodes.measured[..., 0].sum((1, 2)))
-            results[f"{name}/extra"] = np.asarray(episodes.acted.sum((1, 2)) - best[name])
+            best = script({}, key, deal).episodes.acted.sum((1, 2))
+            results[f"{name}/extra"] = np.asarray(episodes.acted.sum((1, 2)) - best)
         return results
 
     return evaluate

@@ -66,12 +66,12 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
     return Advantages(jnp.clip(advantage, -3, 3))
 
 
-def exact_value(parts: Parts) -> Callable[[dict], dict[str, float]]:
+def exact_value(parts: Parts) -> Callable[[dict, jax.Array], dict[str, float]]:
     """A recipe's `evaluate`: the exact expected points of the policy."""
     tree = solve.tree(parts.recipe.game)
     ((name, policy_set),) = parts.policy_sets.items()
     table = tabulate(tree, policy_set, budget=parts.recipe.budget)
-    return lambda weights: {"value": float(solve.expected_value(tree, table(weights[name]))[0])}
+    return lambda weights, key: {"value": float(solve.expected_value(tree, table(weights[name]))[0])}
 
 
 def falls(curves: Mapping[str, np.ndarray]) -> np.ndarray:

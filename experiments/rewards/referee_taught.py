@@ -37,10 +37,10 @@ def judge(episodes: Episodes) -> dict[str, jax.Array]:
     return {"judge": episodes.measured[:, :, PLAYERS, 1].sum(1)}
 
 
-def evaluate(parts: Parts) -> Callable[[dict], dict[str, Any]]:
+def evaluate(parts: Parts) -> Callable[[dict, jax.Array], dict[str, Any]]:
     assert URPO.evaluate is not None
     hidden, ranked = URPO.evaluate(parts), in_fresh_games(parts, measure=judge, deal=RANKED, games=128)
-    return lambda weights: hidden(weights) | ranked(weights)
+    return lambda weights, key: hidden(weights, key) | ranked(weights, key)
 
 
 KINDS = (LABELLED, *(RANKED,) * 4, OPEN)

@@ -92,17 +92,20 @@ def step(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.A
     return learn(parts, run, hparams, trajectory, key, {})
 
 
-def evaluate(parts: Parts, *, games: int = 40) -> Callable[[dict], dict[str, Any]]:
+def evaluate(parts: Parts, *, games: int = 40) -> Callable[[dict, jax.Array], dict[str, Any]]:
     """Scores of new games, and topic and meaning of the encoder."""
     recipe = parts.recipe
     rollout = Rollout(recipe.game, parts.policy_sets, Lineup(recipe.seats * games, 1), recipe.budget)
 
     @jax.jit
-    def measure(base: dict, weights: dict) -> dict[str, jax.Array]:
+    def measure(base: dict, weights: dict, key: jax.Array) -> dict[str, jax.Array]:
         traced = dataclasses.replace(parts, base=base, rollout=rollout)
-        return score_lines(traced, weights, rollout(weights, jax.random.key(0)))
+        return score_lines(traced, weights, rollout(weights, key))
 
-    return lambda weights: {name: np.asarray(x, np.float64) for name, x in measure(parts.base, weights).items()}
+    def evaluate(weights: dict, key: jax.Array) -> dict[str, np.ndarray]:
+        return {name: np.asarray(x, np.float64) for name, x in measure(parts.base, weights, key).items()}
+
+    return evaluate
 
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:

@@ -38,6 +38,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
+import jax
 import optax
 
 from jaxmarl_llm.environments.classic.board_games import ConnectFour
@@ -73,11 +74,11 @@ def vocabulary(game: Any) -> SymbolTokenizer:
 
 
 @cache
-def trials(policy_set: PolicySet) -> Callable[[dict], dict[str, float]]:
+def trials(policy_set: PolicySet) -> Callable[[dict, jax.Array], dict[str, float]]:
     return points_in_games(policy_set, EVERY, SCRIPTS, rounds=64)
 
 
-def family_evaluator(parts: Parts) -> Callable[[dict], dict[str, float]]:
+def family_evaluator(parts: Parts) -> Callable[[dict, jax.Array], dict[str, float]]:
     """Points per game in all six games, the trained and the held-out ones."""
     return trials(parts.policy_sets[ME])
 

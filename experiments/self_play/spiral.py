@@ -88,21 +88,21 @@ def squares(episodes: Episodes) -> dict[str, jax.Array]:
     return {"first_seat": won[:, 0].mean(), "square_return": ((acts * won**2).sum(0) / acts.sum(0)).mean()}
 
 
-def exploitability_evaluator(parts: Parts) -> Callable[[dict], dict[str, float]]:
+def exploitability_evaluator(parts: Parts) -> Callable[[dict, jax.Array], dict[str, float]]:
     """NashConv of the policy, exactly: chips that best responses win more than the policy."""
     tree, (name,) = solve.tree(parts.recipe.game), parts.learners
     table = tabulate(tree, parts.policy_sets[name], budget=parts.recipe.budget, batch=len(tree.owner))
-    return lambda weights: {"nash_conv": solve.nash_conv(tree, table(weights[name]))}
+    return lambda weights, key: {"nash_conv": solve.nash_conv(tree, table(weights[name]))}
 
 
-def script_evaluator(parts: Parts) -> Callable[[dict], dict[str, float]]:
+def script_evaluator(parts: Parts) -> Callable[[dict, jax.Array], dict[str, float]]:
     """Points per game of the policy against scripted players, mean over both seats."""
     (name,), scripts = parts.learners, ("random", "greedy")
     pairs = tuple(pair for script in scripts for pair in ((name, script), (script, name)))
     play = jit_rollout(Rollout(parts.recipe.game, {name: parts.policy_sets[name]}, Lineup(pairs, 128), budget=1))
 
-    def evaluate(weights: dict) -> dict[str, float]:
-        won = np.asarray(play({name: weights[name]}, jax.random.key(0)).episodes.reward[..., 0].sum(1))  # [B, 2]
+    def evaluate(weights: dict, key: jax.Array) -> dict[str, float]:
+        won = np.asarray(play({name: weights[name]}, key).episodes.reward[..., 0].sum(1))  # [B, 2]
         means = won.reshape(len(scripts), ROLES, -1, ROLES).mean(2)  # by script and by the seat taken
         return {f"against {script}": float(np.trace(x)) / ROLES for script, x in zip(scripts, means, strict=True)}
 

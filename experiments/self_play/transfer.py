@@ -25,6 +25,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import jax
+
 from jaxmarl_llm.environments.classic.board_games import ConnectFour, TicTacToe
 from jaxmarl_llm.environments.classic.card_games import KuhnPoker, LeducPoker
 from jaxmarl_llm.environments.classic.hanabi import SIZES, Hanabi
@@ -55,15 +57,15 @@ def vocabulary(game: Any) -> SymbolTokenizer:
 
 
 @cache
-def trials(policy_set: PolicySet) -> Callable[[dict], dict[str, float]]:
+def trials(policy_set: PolicySet) -> Callable[[dict, jax.Array], dict[str, float]]:
     shared = {name: game for name, game in EVERY.items() if isinstance(game, Hanabi)}
     beside = {name: ("random",) for name in EVERY if name not in shared}
     scripted = points_in_games(policy_set, {name: EVERY[name] for name in beside}, beside, rounds=GAMES_JUDGED // 2)
     alone = points_in_games(policy_set, shared, {}, rounds=GAMES_JUDGED)
-    return lambda weights: scripted(weights) | alone(weights)
+    return lambda weights, key: scripted(weights, key) | alone(weights, key)
 
 
-def game_evaluator(parts: Parts) -> Callable[[dict], dict[str, float]]:
+def game_evaluator(parts: Parts) -> Callable[[dict, jax.Array], dict[str, float]]:
     """Points per game in all six games, the trained and the held-out ones."""
     return trials(parts.policy_sets[ME])
 

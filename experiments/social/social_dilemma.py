@@ -122,7 +122,7 @@ def self_play(
     return measures
 
 
-def evaluate(parts: Parts, *, group_size: int = 32) -> Callable[[dict], dict[str, np.ndarray]]:
+def evaluate(parts: Parts, *, group_size: int = 32) -> Callable[[dict, jax.Array], dict[str, np.ndarray]]:
     """Points a round against every scripted player and in self-play, and probabilities of cooperation.
 
     Cooperation is measured in the first round, after each outcome, and under each labeling. Each metric has a value per
@@ -136,8 +136,8 @@ def evaluate(parts: Parts, *, group_size: int = 32) -> Callable[[dict], dict[str
     play = jit_rollout(Rollout(game, policy_sets, lineup, parts.recipe.budget))
     by_pair = lambda x: np.asarray(x).reshape(len(seats) + 1, -1, *x.shape[1:])
 
-    def measure(weights: dict) -> dict[str, np.ndarray]:
-        episodes = play({name: weights[name] for name in policy_sets}, jax.random.key(0)).episodes
+    def measure(weights: dict, key: jax.Array) -> dict[str, np.ndarray]:
+        episodes = play({name: weights[name] for name in policy_sets}, key).episodes
         move = slice(1, None, 2) if game.talk else slice(None)
         points = by_pair(episodes.reward[:, move, :, 0].mean(1))  # [pairs, games, 2]
         cooperated = by_pair(episodes.action[:, move] == COOPERATE)  # [pairs, games, rounds, 2]

@@ -72,7 +72,7 @@ def split(episodes: Episodes, *, game: TrustAndSplit) -> dict[str, jax.Array]:
     }
 
 
-def against(parts: Parts) -> Callable[[dict], dict[str, float]]:
+def against(parts: Parts) -> Callable[[dict, jax.Array], dict[str, float]]:
     """Evaluation against scripted players: `greedy` always claims all; `trusting`, only with signals, believes.
 
     Metrics are the points a round of `greedy`, and the policy's claims with the losing hand. These are split by the
@@ -84,8 +84,8 @@ def against(parts: Parts) -> Callable[[dict], dict[str, float]]:
     rollout = Rollout(replace(game, trust=1.0), {name: parts.policy_sets[name]}, lineup, parts.recipe.budget)
     play = jit_rollout(rollout)
 
-    def evaluate(weights: dict) -> dict[str, float]:
-        episodes = play({name: weights[name]}, jax.random.key(0)).episodes
+    def evaluate(weights: dict, key: jax.Array) -> dict[str, float]:
+        episodes = play({name: weights[name]}, key).episodes
         group = np.asarray(episodes.group)
         own_seat = lambda x: np.take_along_axis(np.asarray(x), group[:, None, None] % 2, 2)[..., 0]
         points, claim, wins, known = game.rounds_played(episodes.reward[..., 0], episodes.action)

@@ -16,11 +16,11 @@ from jaxmarl_llm.rollout.team import Lineup, PolicySet
 
 def points_in_games(
     policy_set: PolicySet, games: Mapping[str, Any], scripts: Mapping[str, Sequence[str]], rounds: int
-) -> Callable[[dict], dict[str, float]]:
-    """evaluate(weights by policy set): the mean points a game of the one policy, by game and script.
+) -> Callable[[dict, jax.Array], dict[str, float]]:
+    """evaluate(weights by policy set, key): the mean points a game of the one policy, by game and script.
 
     NAME is beside the first of a game's `scripts`, "NAME, SCRIPT" beside each other one, with `rounds` games in either
-    seat. A game without scripts is played in both seats, as many games. Deals and chance are those of one key: policies
+    seat. A game without scripts is played in both seats, as many games. Deals and chance follow from the key: policies
     meet the same games, and equal weights play once. An answer is one token.
     """
     (me,), plays = policy_set.policies, {}
@@ -31,16 +31,17 @@ def points_in_games(
 
     known: dict[bytes, dict[str, float]] = {}
 
-    def evaluate(weights: dict) -> dict[str, float]:
-        digest = hashlib.sha256(b"".join(np.asarray(x).tobytes() for x in jax.tree.leaves(weights[me]))).digest()
+    def evaluate(weights: dict, key: jax.Array) -> dict[str, float]:
+        leaves = [jax.random.key_data(key), *jax.tree.leaves(weights[me])]
+        digest = hashlib.sha256(b"".join(np.asarray(x).tobytes() for x in leaves)).digest()
         if digest not in known:
-            known[digest] = points(weights)
+            known[digest] = points(weights, key)
         return dict(known[digest])
 
-    def points(weights: dict) -> dict[str, float]:
+    def points(weights: dict, key: jax.Array) -> dict[str, float]:
         result = {}
         for name, play in plays.items():
-            won = np.asarray(play(weights, jax.random.key(0)).episodes.total_reward.sum(1))  # [games, seats]
+            won = np.asarray(play(weights, key).episodes.total_reward.sum(1))  # [games, seats]
             partners = scripts.get(name, ())
             if not partners:
                 result[name] = float(won.mean())

@@ -18,11 +18,11 @@ from jaxmarl_llm.training.setup import jit_rollout
 
 def in_fresh_games(
     parts: Parts, *, measure: Callable[[Episodes], dict[str, jax.Array]], deal: Any = None, games: int = 256
-) -> Callable[[dict], dict[str, Any]]:
+) -> Callable[[dict, jax.Array], dict[str, Any]]:
     """A recipe's `evaluate`, as `partial(in_fresh_games, measure=...)`: metrics `measure` of `games` games of its
-    line-ups. No two games form a group, and every call deals the same games. A metric is a number, or one value per
-    game, from which a single seed's interval is computed. `deal` is an argument of each game's `reset`. Raises
-    ValueError without games."""
+    line-ups. No two games form a group, and a key deals the same games at every call. A metric is a number, or one
+    value per game, from which a single seed's interval is computed. `deal` is an argument of each game's `reset`.
+    Raises ValueError without games."""
     if games < 1:
         raise ValueError(f"An evaluation needs at least one game, got games={games}.")
     recipe = parts.recipe
@@ -30,8 +30,8 @@ def in_fresh_games(
     play = jit_rollout(Rollout(recipe.game, parts.policy_sets, lineup, recipe.budget))
     deal = jax.tree.map(lambda x: jnp.broadcast_to(x, (games, *jnp.shape(x))), deal)
 
-    def evaluate(weights: dict) -> dict[str, Any]:
-        values = measure(play(weights, jax.random.key(0), deal).episodes)
+    def evaluate(weights: dict, key: jax.Array) -> dict[str, Any]:
+        values = measure(play(weights, key, deal).episodes)
         return {name: np.asarray(x) if x.ndim else float(x) for name, x in values.items()}
 
     return evaluate

@@ -45,7 +45,7 @@ class Ready(NamedTuple):
     """A program that is prepared for training."""
 
     trainer: Trainer
-    evaluate: Callable[[dict], Mapping[str, Any]] | None
+    evaluate: Callable[[dict, jax.Array], Mapping[str, Any]] | None
     record: Callable[[Any, Mapping[int, Mapping[str, Any]], int], list[list[records.Game]]]
     state: Any = None
     """The initial state, which training donates; None if `Trainer.init` has not run yet."""

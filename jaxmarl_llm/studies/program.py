@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from jaxmarl_llm.devices import distributed, sharding
+from jaxmarl_llm.keys import EVALUATE, key_for
 from jaxmarl_llm.rollout.policy_files import save_policy
 from jaxmarl_llm.runs.checkpoint import Checkpoints
 from jaxmarl_llm.runs.log import RunLog
@@ -249,8 +250,8 @@ class Training:
     def evaluate(self, state: dict) -> Games:
         """{metric: a list with the values [games] of each lane}, from `Recipe.evaluate`."""
         assert self.ready.evaluate is not None
-        lanes = range(len(self.program.lanes))
-        results = [self.ready.evaluate(self.trainer.weights(state, lane)) for lane in lanes]
+        keys = [key_for(jax.random.key(seed), EVALUATE) for _, seed in self.program.lanes]
+        results = [self.ready.evaluate(self.trainer.weights(state, lane), key) for lane, key in enumerate(keys)]
         return {name: [np.atleast_1d(np.asarray(lane[name], np.float64)) for lane in results] for name in results[0]}
 
     def report(self, number: int, metrics: Mapping[str, Any]) -> None:

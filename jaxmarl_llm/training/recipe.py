@@ -153,9 +153,10 @@ class Recipe:
     snapshots: Snapshots | None = None
     """Settings for snapshots of the learners with `SNAPSHOT` in a line-up. Each update draws one moment, and all
     snapshots that play are from it."""
-    evaluate: Callable[[Parts], Callable[[dict], dict[str, Any]]] | None = None
-    """(parts) -> a function of one run's weights by policy set, which returns metrics that need the host. It is called
-    once, with parts whose `base` holds arrays."""
+    evaluate: Callable[[Parts], Callable[[dict, jax.Array], dict[str, Any]]] | None = None
+    """(parts) -> a function of one run's weights by policy set and a random key, which returns metrics that need the
+    host. It is called once, with parts whose `base` holds arrays. The key follows from the run's seed alone, so all
+    evaluations of a run share it."""
     eval_every: int = 50
     """Updates between two evaluations. The policy is also evaluated before the first update and after the last."""
     pretrained: Mapping[str, Any] = dataclasses.field(default_factory=dict)

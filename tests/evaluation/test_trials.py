@@ -26,14 +26,15 @@ def test_a_policy_earns_what_its_seat_earns_in_each_game(monkeypatch):
     with monkeypatch.context() as within:
         within.setattr(jax, "jit", lambda play, **how: lambda *given: played.append(1) or jit(play, **how)(*given))
         evaluate = points_in_games(policy_set, GAMES, {"kuhn": ("random", "always_bet")}, ROUNDS)
-    found = evaluate(weights)
+    key = jax.random.key(0)
+    found = evaluate(weights, key)
     assert set(found) == {"kuhn", "kuhn, always_bet", "sums"}
     for script, name in (("random", "kuhn"), ("always_bet", "kuhn, always_bet"), (None, "sums")):
         game, points = GAMES[name.split(",")[0]], []
         pairs = [("me", "random"), ("random", "me"), ("me", "always_bet"), ("always_bet", "me")]
         pairs = [("me", "me")] if script is None else pairs
         play = jax.jit(Rollout(game, {"me": policy_set}, Lineup(tuple(pairs) * ROUNDS, 1), 1))
-        reward = np.asarray(play(weights, jax.random.key(0)).episodes.reward, np.float64)  # [B, T, A, C]
+        reward = np.asarray(play(weights, key).episodes.reward, np.float64)  # [B, T, A, C]
         for b in range(len(reward)):
             pair = pairs[b % len(pairs)]
             if script is None or script in pair:
@@ -41,5 +42,6 @@ def test_a_policy_earns_what_its_seat_earns_in_each_game(monkeypatch):
         assert found[name] == pytest.approx(np.mean(points), abs=1e-6)
     assert found["kuhn"] != found["kuhn, always_bet"]
     other = jax.tree.map(lambda x: 8 * x, weights)
-    assert evaluate(other) != found and evaluate(weights) == found
-    assert len(played) == 2 * len(GAMES)  # equal weights are tried once
+    assert evaluate(other, key) != found and evaluate(weights, key) == found
+    assert len(played) == 2 * len(GAMES)  # equal weights are tried once with a key
+    assert evaluate(weights, jax.random.key(1)) != found and len(played) == 3 * len(GAMES)

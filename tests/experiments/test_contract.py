@@ -223,7 +223,7 @@ def test_two_updates_of_every_arm_measure_what_the_study_shows(module):
         assert np.isfinite(curves["loss"]).all()
         assert (curves["skipped"] == 0).all()
         if recipe.evaluate is not None and id(recipe.evaluate) not in evaluated:
-            values = recipe.evaluate(trainer.parts)(trainer.weights(state, 0))
+            values = recipe.evaluate(trainer.parts)(trainer.weights(state, 0), jax.random.key(0))
             assert all(np.isfinite(x).any() for x in values.values())  # NaN in games without the case
             evaluated[id(recipe.evaluate)] = set(values)
         extra = evaluated.get(id(recipe.evaluate), set())

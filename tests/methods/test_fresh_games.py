@@ -35,11 +35,13 @@ def test_games_have_the_deal_and_no_two_share_one():
     )
     trainer = Trainer(recipe, [recipe.all_hparams], [0])
     weights = trainer.weights(trainer.init(), 0)
-    found = in_fresh_games(trainer.parts, measure=counted, deal=2, games=64)(weights)
+    found = in_fresh_games(trainer.parts, measure=counted, deal=2, games=64)(weights, jax.random.key(0))
     assert found["groups"] == 64 and found["of 2"] > 50 and found["of 1"] == found["of 3"] == 0
     with pytest.raises(ValueError, match="got games=0"):
         in_fresh_games(trainer.parts, measure=counted, games=0)
     drawn = partial(in_fresh_games, measure=counted, games=64)(trainer.parts)
-    first = drawn(weights)
+    key = jax.random.key(0)
+    first = drawn(weights, key)
     assert min(first[f"of {n}"] for n in (1, 2, 3)) > 5
-    assert drawn(weights) == first and drawn(jax.tree.map(lambda x: 1.5 * x, weights)) != first
+    assert drawn(weights, key) == first != drawn(weights, jax.random.key(1))
+    assert drawn(jax.tree.map(lambda x: 1.5 * x, weights), key) != first

@@ -286,7 +286,7 @@ CALLS: list[int] = []
 def scored(parts):
     """Two games a lane, of which the second follows the weights."""
 
-    def evaluate(weights):
+    def evaluate(weights, key):
         CALLS.append(len(CALLS))
         return {"score": jax.numpy.array([1.0, sum(abs(x).sum() for x in jax.tree.leaves(weights))])}
 

@@ -20,8 +20,8 @@ tree_of = cache(solve.tree)
 Curves = Mapping[str, np.ndarray]
 
 
-def record(parts: Any) -> Callable[[dict], dict[str, float]]:
-    """A function weights -> {metric: value} of the one learner: NashConv, and P(first action) by information set.
+def record(parts: Any) -> Callable[[dict, Any], dict[str, float]]:
+    """A recipe's `evaluate` of the one learner, exact: NashConv, and P(first action) by information set.
 
     Raises ValueError for several learners, and for a game of more than two actions.
     """
@@ -33,7 +33,7 @@ def record(parts: Any) -> Callable[[dict], dict[str, float]]:
         )
     table = tabulate(game, parts.policy_sets[name], budget=parts.recipe.budget, batch=len(game.owner))
 
-    def measure(weights: dict) -> dict[str, float]:
+    def measure(weights: dict, _: Any) -> dict[str, float]:
         policy = table(weights[name])
         places = {f"first_action/{i}": float(p) for i, p in enumerate(policy[:, 0])}
         return {"nash_conv": float(solve.nash_conv(game, policy))} | places

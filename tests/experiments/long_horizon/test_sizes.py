@@ -64,11 +64,11 @@ def test_judged():
     """A policy that is the script has no extra turns, and one that knows all has fewer where there are three rooms."""
     trainer = SimpleNamespace(recipe=dataclasses.replace(STUDY.arms[STUDY.method], seats=(("explorer",),)))
     trainer.policy_sets = {}
-    found = size_evaluator(trainer)({})
+    found = size_evaluator(trainer)({}, jax.random.key(0))
     assert all((found[size] == 1).all() and (found[f"{size}/extra"] == 0).all() for size in SIZES)
     trainer.recipe = dataclasses.replace(trainer.recipe, seats=(("correct",),))
-    found = size_evaluator(trainer)({})
+    found = size_evaluator(trainer)({}, jax.random.key(0))
     assert (found["small/extra"] == 0).all() and found["large/extra"].mean() < 0 and (found["large"] == 1).all()
     trainer.recipe = dataclasses.replace(trainer.recipe, seats=(("random",),))
-    found = size_evaluator(trainer)({})
+    found = size_evaluator(trainer)({}, jax.random.key(0))
     assert found["small"].mean() > found["large"].mean() and found["large/extra"].mean() > 4

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -100,7 +101,7 @@ def test_without_a_baseline_everything_is_left(played):
 def test_the_exploitability_of_two_seeds_differs():
     arm = arms["kuhn/pooled"]
     parts, policies = untrained(arm, 0, 1)
-    one, other = map(exploitability_evaluator(parts), policies)
+    one, other = (exploitability_evaluator(parts)(policy, None) for policy in policies)
     assert min(one["nash_conv"], other["nash_conv"]) > 0 and one != other
 
 
@@ -110,7 +111,7 @@ def test_a_policy_is_tried_in_both_seats(monkeypatch):
     parts, (policy,) = untrained(arm, 0)
     first = lambda state, seat, key: jnp.argmax(arm.game.view(state).legal[0]).astype(jnp.int32)
     monkeypatch.setattr(type(arm.game), "scripts", property(lambda game: {"random": first, "greedy": first}))
-    won = script_evaluator(parts)(policy)
+    won = script_evaluator(parts)(policy, jax.random.key(0))
     assert won["against random"] == pytest.approx(won["against greedy"], abs=0.25)  # other games, the same players
     assert -1 <= won["against random"] < 0  # who marks the first free cell beats who knows nothing
 

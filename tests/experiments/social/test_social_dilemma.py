@@ -107,7 +107,7 @@ def test_a_seat_has_its_own_weights_sampling_rate_and_evaluation():
     assert [policy_set.sampling[0].temperature for policy_set in trainer.policy_sets.values()] == [1.0, 0.5]
     state = trainer.init()
     before = jax.tree.map(np.array, state.learners.weights)
-    found = arm.evaluate(trainer.parts)(trainer.weights(state, 0))
+    found = arm.evaluate(trainer.parts)(trainer.weights(state, 0), jax.random.key(0))
     # in a round both earn 3, or one 5 and the other 0, or both 1
     total = 2 * (found["seat_0 against seat_1"] + found["seat_1 against seat_0"])
     assert set(np.round(total, 4)) <= {float(a + b) for a in (6, 5, 2) for b in (6, 5, 2)}
@@ -129,7 +129,7 @@ def test_the_arms_of_the_study_differ_in_two_numbers():
 def test_the_evaluation_agrees_with_itself():
     """Points follow from cooperation against scripts whose moves are known, and cases divide the rounds."""
     trainer = Trainer(arm := small_dilemma(3), [arm.all_hparams], [0], "tiny")
-    found = evaluate(trainer.parts, group_size=4)(trainer.weights(trainer.init(), 0))
+    found = evaluate(trainer.parts, group_size=4)(trainer.weights(trainer.init(), 0), jax.random.key(0))
     cooperation = 1 - found["against always_defect"]  # in each game the share of its rounds
     assert 0 < cooperation.mean() < 1
     np.testing.assert_allclose(found["always_defect earns"], 1 + 4 * cooperation, atol=1e-6)

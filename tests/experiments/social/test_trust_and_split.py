@@ -123,7 +123,7 @@ def test_what_scripted_players_meet(monkeypatch):
         return lambda *given: seen.append(play(*given)) or seen[-1]
 
     monkeypatch.setattr(study, "jit_rollout", kept)
-    found = against(parts)(policy)
+    found = against(parts)(policy, jax.random.key(0))
     assert 25 / 11 < found["greedy earns"] < 50  # at the least half of what the losing hand is worth
     episodes = seen[0].episodes
     claim, points = np.asarray(episodes.action)[:, 2::3], np.asarray(episodes.reward)[:, 2::3, :, 0]
