@@ -16,7 +16,9 @@ of 0.003 and 0.01 on other seeds.
 
   python -m experiments archer --seeds 10
 
-Paper: ArCHer (Zhou et al.) 2024, https://arxiv.org/abs/2402.19446. There an utterance has many tokens.
+Paper: ArCHer (Zhou et al.) 2024, https://arxiv.org/abs/2402.19446. A cloned GPT-2 says up to 32 tokens there, in 128 games
+an update with 50 critic steps and 3 policy steps. Here utterances have one token, and the policy starts from random
+weights. The paper's on-policy baseline is PPO.
 """
 
 from __future__ import annotations
@@ -75,8 +77,9 @@ ARCHER = dataclasses.replace(
     init_state=partial(archer.empty_memory, kept=20),
 )
 EFFICIENT = 'abstract: "sample efficiency boosts of about 100x over prior on-policy methods"'
+PPO = 'project page, results: "100x better sample complexity than state-of-the-art on-policy method PPO"'
 STUDY = Study(
-    paper=Paper("ArCHer (Zhou et al.)", "https://arxiv.org/abs/2402.19446", 2024, checked="abstract"),
+    paper=Paper("ArCHer (Zhou et al.)", "https://arxiv.org/abs/2402.19446", 2024, checked="release"),
     question="Does an utterance critic that learns from past games need fewer games?",
     claim="An utterance critic that learns from past games needs fewer games than learning from fresh ones alone.",
     arms={
@@ -89,7 +92,7 @@ STUDY = Study(
     metrics=(GAMES, "solved", "loss/network"),
     predictions=(
         Lower(GAMES, "archer", than="to_go", source="paper", where=EFFICIENT),
-        Lower(GAMES, "archer", than="critic", source="paper", where=EFFICIENT),
+        Lower(GAMES, "archer", than="critic", source="paper", where=PPO),
         Lower(
             GAMES,
             "archer",

@@ -12,9 +12,9 @@ evaluated on the longest chains.
 
   python -m experiments curriculum --seeds 10
 
-Papers: eva (Ye et al.) 2024, https://arxiv.org/abs/2411.00062, whose new tasks are written by a creator, here drawn;
-SCALER (Xu et al.) 2026, https://arxiv.org/abs/2601.04809. Only its abstract was read; the rule of the difficulty is
-ours.
+Papers: eva (Ye et al.) 2024, https://arxiv.org/abs/2411.00062. The release draws a quarter of the prompts by best minus
+worst score, and a language model rewrites them. Here tasks are drawn by best minus mean and are not rewritten. SCALER
+(Xu et al.) 2026, https://arxiv.org/abs/2601.04809. Only its abstract was read; the rule of the difficulty is ours.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def recipe(choose: Callable) -> Recipe:
 
 
 STUDY = Study(
-    paper=Paper("eva (Ye et al.)", "https://arxiv.org/abs/2411.00062", 2024, checked="abstract"),
+    paper=Paper("eva (Ye et al.)", "https://arxiv.org/abs/2411.00062", 2024, checked="release"),
     question="Which tasks should an update be played with?",
     claim="Tasks by regret, or at a difficulty that follows success, end above uniform tasks and the hardest alone.",
     arms={choose.__name__: recipe(choose) for choose in (uniform, longest, regret, difficulty)},
@@ -123,8 +123,7 @@ STUDY = Study(
             "regret",
             than="uniform",
             source="pilot",
-            where="seeds 100 to 102 in 15 turns: 0.97 against 0.92; no text that was read compares eva's sampling with "
-            "uniform sampling of the same tasks",
+            where="seeds 100 to 102 in 15 turns: 0.97 against 0.92; eva's release has a uniform variant without a result",
         ),
         Higher(
             "longest solved",

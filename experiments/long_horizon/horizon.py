@@ -16,7 +16,9 @@ All arms share one program: turns and discount are numbers of the update.
   python -m experiments horizon --seeds 10
 
 Papers: AgentGym-RL (Xi et al.) 2025, ScalingInter-RL, https://arxiv.org/abs/2509.08755; Automatic Discount Scheduling
-(Liu et al.) 2024, https://arxiv.org/abs/2310.07433.
+(Liu et al.) 2024, https://arxiv.org/abs/2310.07433. AgentGym-RL trains pretrained models by GRPO with a KL penalty; its
+turns grow every 80 to 100 steps, from 8 to 15 in WebArena. Here no KL penalty is used, and short chains pay from the
+first update.
 """
 
 from __future__ import annotations
@@ -96,8 +98,8 @@ STUDY = Study(
             "growing",
             than="long",
             source="paper",
-            where='release README: longer turns "rapidly collapse", ScalingInter-RL "ultimately achieves higher" '
-            'performance; abstract: "less prone to collapse under long horizons"',
+            where='Section 4.2, Figure 7: 10 turns "rapidly collapse", ScalingInter-RL "ultimately achieves higher" '
+            "performance; Tables 1 to 5: above fixed turns in all five environments",
         ),
         Higher(
             "solved in full",

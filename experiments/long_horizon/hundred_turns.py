@@ -27,7 +27,9 @@ A policy first imitates the script `hasty`, which is right with probability 0.6 
   python -m experiments hundred_turns --seeds 10
 
 Papers: Odysseus (Shi et al.) 2026, https://arxiv.org/abs/2605.00347, for the critic; WebAgent-R1 (Wei et al.) 2025,
-https://arxiv.org/abs/2505.16421, for imitation first. Both train pretrained models.
+https://arxiv.org/abs/2505.16421, for imitation first. Both train pretrained models. Odysseus pays progress in every
+turn, and its critic is a network of its own, with lambda 1; only its final method drops negative advantages. WebAgent-R1
+pays success at the end.
 """
 
 from __future__ import annotations
@@ -139,12 +141,15 @@ def arm(base: Recipe, reward: str, name: str) -> Recipe:
     return chosen.with_hparams(**PAY[reward], value=0.1 if name == "critic" else 0.0)
 
 
-STABLE = 'Odysseus, abstract: the critic "improves training stability and sample efficiency over" GRPO and Reinforce++'
-IN_GAME = {"dense": "", "sparse": "; no reward at the end alone is stated"}
+BETTER = (
+    'Section 4.2, Figure 4a, rewards in each turn: PPO with the critic "substantially outperforms critic-free methods"'
+)
+AT_END = "seeds 100 to 102: the critic was no better; predicted against this pilot. The paper pays each turn."
+STABLE = "A critic lowers the variance of advantages. Section 4.2 states stability, but in Figure 7 PPO alone falls."
 EXACT = "GAE with the exact value has no bias by a critic, and less variance than a return centred by a group of four."
 NO_BETTER = "seeds 100 to 102: the critic was no better than the same discount; predicted against this pilot"
 STUDY = Study(
-    paper=Paper("Odysseus (Shi et al.)", "https://arxiv.org/abs/2605.00347", 2026, checked="abstract"),
+    paper=Paper("Odysseus (Shi et al.)", "https://arxiv.org/abs/2605.00347", 2026, checked="release"),
     question="What learns a task of a hundred turns: a critic of turns, the mean of a group, or imitation first?",
     claim="A critic of turns earns more than what has none; where only the end pays, imitation must come first.",
     arms={f"{pay}/{name}": arm(WARM, pay, name) for pay in PAY for name in CREDIT}
@@ -152,10 +157,14 @@ STUDY = Study(
     method="dense/critic",
     metrics=("paid", OVER_ALL, "fall", "right", "off"),
     predictions=(
-        *(
-            Higher(OVER_ALL, f"{pay}/critic", than=f"{pay}/{other}", source="paper", where=f"{STABLE}{IN_GAME[pay]}")
-            for pay in PAY
-            for other in FREE
+        *(Higher(OVER_ALL, "dense/critic", than=f"dense/{other}", source="paper", where=BETTER) for other in FREE),
+        *(Higher(OVER_ALL, "sparse/critic", than=f"sparse/{other}", source="pilot", where=AT_END) for other in FREE),
+        Higher(
+            "paid",
+            "dense/critic",
+            than="cold/dense/critic",
+            source="paper",
+            where="Section 7.1, Table 2: average progress 1512 with imitation before RL, 1355 with RL alone",
         ),
         *(
             Higher(OVER_ALL, f"{pay}/exact", than=f"{pay}/{other}", source="theory", where=EXACT)
@@ -164,7 +173,7 @@ STUDY = Study(
         ),
         *(Higher(OVER_ALL, f"{pay}/critic", than=f"{pay}/discounted", source="pilot", where=NO_BETTER) for pay in PAY),
         *(
-            Lower("fall", f"{pay}/critic", than=f"{pay}/{other}", source="paper", where=f"{STABLE}{IN_GAME[pay]}")
+            Lower("fall", f"{pay}/critic", than=f"{pay}/{other}", source="theory", where=STABLE)
             for pay, other in (("dense", "grpo"), ("dense", "reinforce_plus_plus"), ("sparse", "grpo"))
         ),
     ),

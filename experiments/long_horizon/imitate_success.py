@@ -15,8 +15,9 @@ policy that sampled them.
 
   python -m experiments imitate_success --seeds 10
 
-Paper: SPEAR (Qin et al.) 2025, https://arxiv.org/abs/2509.22601, from descriptions; its tool bonus and its covariance
-clip are left out.
+Paper: SPEAR (Qin et al.) 2025, https://arxiv.org/abs/2509.22601. The release waits for 3,072 good samples and replays up
+to 2,048 of them once, with a weight that rises over 200 updates. Here kept episodes are replayed in every update. The
+paper's tool-call bonus and covariance clip are left out.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ SPEAR = Recipe(
     pretrained={"budget": 4},
 )
 STUDY = Study(
-    paper=Paper("SPEAR (Qin et al.)", "https://arxiv.org/abs/2509.22601", 2025, checked="abstract"),
+    paper=Paper("SPEAR (Qin et al.)", "https://arxiv.org/abs/2509.22601", 2025, checked="release"),
     question="Do past successes, imitated beside fresh play, save a sparse task?",
     claim="Imitating past successes opens half of the chains in fewer updates, most so if compared anew.",
     arms={
@@ -129,7 +130,8 @@ STUDY = Study(
             "spear",
             than="fresh",
             source="paper",
-            where="abstract: success rates of GRPO up by 16.1% on ALFWorld and 20.7% on WebShop",
+            where="README of the release, first table: Dr.BoT (GRPO) with SPEAR 87.7 against 79.1 on ALFWorld, 76.8 "
+            "against 62.9 on WebShop",
         ),
         Lower(
             UPDATES,

@@ -21,7 +21,8 @@ updates.
 
   python -m experiments lmrl --seeds 10
 
-Paper: LMRL Gym (Abdulhai et al.) 2023, https://arxiv.org/abs/2311.18232.
+Paper: LMRL Gym (Abdulhai et al.) 2023, https://arxiv.org/abs/2311.18232. There GPT-2 models first clone data sets of
+1,000 to a million games. Its PPO has advantages by token and a KL penalty, and its online filter keeps 30% in Wordle.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.curves import mean_over_updates
-from jaxmarl_llm.studies.study import Higher, Paper, Study
+from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
 
@@ -120,30 +121,42 @@ SHORT = ("questions", "wordle")  # an update of `archer` takes a second in the l
 for name in SHORT:
     GAMES[name]["archer"] = with_archer(GAMES[name]["filtered"])
 TUNED = "tuned on seeds 100 to 106"
-TABLE_2 = {  # normalised returns by a third party's transcription. It is not confirmed: no prediction is the paper's
-    "questions": ("Table 2, second-hand, has 55.2 below 57.1", "Table 2, second-hand, has 72.9 above 55.2"),
-    "wordle": ("Table 2, second-hand, has 95.2 above 79.9", "Table 2, second-hand, has 84.2 below 95.2"),
-    "maze": ("Table 2, second-hand, has 57.4 below 58.2", "Table 2, second-hand, has 79.7 above 57.4"),
-    "rooms": ("Table 2, second-hand, has 74.5 above 53.7", "Table 2, second-hand, has 87.1 above 74.5"),
+TABLE_2 = {  # the paper's task, and its normalised returns of BC, online filtered BC and online PPO
+    "questions": ("20Qs", 57.1, 55.2, 72.9),
+    "wordle": ("Wordle", 79.9, 95.2, 84.2),
+    "maze": ("FO Maze", 58.2, 57.4, 79.7),
+    "rooms": ("FO Text-Nav", 53.7, 74.5, 87.1),
+}
+PLACES = {
+    game: f"Table 2, {task}: BC {cloned}, online filtered BC {filtered}, online PPO {ppo}"
+    for game, (task, cloned, filtered, ppo) in TABLE_2.items()
 }
 STUDY = Study(
-    paper=Paper("LMRL Gym (Abdulhai et al.)", "https://arxiv.org/abs/2311.18232", 2023, checked="abstract"),
+    paper=Paper("LMRL Gym (Abdulhai et al.)", "https://arxiv.org/abs/2311.18232", 2023, checked="release"),
     question="What does a value function add to imitation, in which games?",
-    claim="Filtered imitation ends above cloning, and a value function above both: PPO in all games, ArCHer in two.",
+    claim="PPO ends above cloning in all games and above filtered imitation in all but Wordle. Filtered imitation ends "
+    "above cloning except in twenty questions, and ArCHer above filtered imitation.",
     arms={f"{game}/{arm}": recipe for game, recipes in GAMES.items() for arm, recipe in recipes.items()},
     method="wordle/archer",
     metrics=("return", "solved", OVER_ALL),
     predictions=(
         *(
-            Higher(
-                "return", f"{game}/filtered", than=f"{game}/bc", source="pilot", where=f"{TUNED}; {TABLE_2[game][0]}"
-            )
-            for game in GAMES
+            kind("return", f"{game}/filtered", than=f"{game}/bc", source="paper", where=PLACES[game])
+            for game, kind in {"questions": Lower, "wordle": Higher, "rooms": Higher}.items()
+        ),
+        Higher(
+            "return",
+            "maze/filtered",
+            than="maze/bc",
+            source="pilot",
+            where=f"{TUNED}; the paper has 57.4 below 58.2 in Table 2 and -71.7 above -72.1 in Table 4",
         ),
         *(
-            Higher(
-                "return", f"{game}/ppo", than=f"{game}/filtered", source="pilot", where=f"{TUNED}; {TABLE_2[game][1]}"
-            )
+            kind("return", f"{game}/ppo", than=f"{game}/filtered", source="paper", where=f"Section 6, {PLACES[game]}")
+            for game, kind in {"questions": Higher, "wordle": Lower, "maze": Higher, "rooms": Higher}.items()
+        ),
+        *(
+            Higher("return", f"{game}/ppo", than=f"{game}/bc", source="paper", where=f"Section 6, {PLACES[game]}")
             for game in GAMES
         ),
         *(

@@ -15,7 +15,8 @@ same games.
   python -m experiments shared_steps --seeds 10
 
 Papers: SALT (Li et al.) 2025, https://arxiv.org/abs/2510.20022; GiGPO (Feng et al.) 2025,
-https://arxiv.org/abs/2505.10978.
+https://arxiv.org/abs/2505.10978. Only the abstracts were read. They train language models on WebShop and ALFWorld, SALT
+also on AppWorld; the identity of a step is ours.
 """
 
 from __future__ import annotations

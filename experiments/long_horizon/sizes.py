@@ -23,7 +23,9 @@ No player who must look for the things is faster than `explorer` on average in t
 
   python -m experiments sizes --seeds 10
 
-Paper: Wang & Ammanabrolu 2025, A Practitioner's Guide to Multi-turn Agentic RL, https://arxiv.org/abs/2510.01132
+Paper: Wang & Ammanabrolu 2025, A Practitioner's Guide to Multi-turn Agentic RL, https://arxiv.org/abs/2510.01132. Its
+models are pretrained, and its TextWorld games have 2 to 8 rooms, 3 to 12 objects and quests of 4 or 8 steps. Its mixture
+joins games with more rooms and games with more objects; here one game is larger in both.
 """
 
 from __future__ import annotations
@@ -119,7 +121,7 @@ STUDY = Study(
         "A Practitioner's Guide to Multi-turn Agentic RL (Wang & Ammanabrolu)",
         "https://arxiv.org/abs/2510.01132",
         2025,
-        checked="paper",
+        checked="release",
     ),
     question="How do size, density of rewards and estimator shape learning?",
     claim="Dense rewards and a critic win more of the large game; the small one is won anyhow. Lessons of each "
@@ -133,28 +135,50 @@ STUDY = Study(
             "large/dense/ppo",
             than="large/sparse/ppo",
             source="paper",
-            where="Section 7.1, Table 11: PPO 41% with sparse rewards, 58% with the densest",
+            where="Section 7.1, Table 11: PPO 0.41 with sparse rewards, 0.58 with the densest, 0.29 with fewer dense ones",
+        ),
+        Higher(
+            "large",
+            "large/dense/rloo",
+            than="large/sparse/rloo",
+            source="paper",
+            where="Section 7.1, Table 11: RLOO 0.35 with sparse rewards, 0.55 with both kinds of dense ones",
         ),
         Higher(
             "large",
             "large/dense/ppo",
             than="large/dense/rloo",
             source="paper",
-            where="Section 6.2, Table 10, the harder task: PPO 59% and RLOO collapses (1.5B), 72% against 47% (7B)",
+            where="Section 7.1, Table 11, densest rewards: PPO 0.58, RLOO 0.55",
+        ),
+        Higher(
+            "large",
+            "large/sparse/ppo",
+            than="large/sparse/rloo",
+            source="paper",
+            where="Section 6.2, Table 10, w4-o6-q8, rewards at the end: PPO 0.59, RLOO 0.0 (1.5B); 0.72 and 0.47 (7B)",
         ),
         Higher(
             "large",
             "small/dense/ppo",
             than="taught",
             source="paper",
-            where='Section 5.2: the model of the simple task "improves performance across all higher-complexity '
-            'environments"',
+            where="Section 5.2, Table 5: training on w2-o3-q4 adds 0.11 to 0.44 in four larger environments",
         ),
         Lower("large/extra", "large/dense/ppo", than="large/sparse/ppo", source="pilot", where=SEEN),
         Higher("small", "large/dense/ppo", than="taught", source="pilot", where=SEEN),
         Higher("large", "both/dense/ppo", than="small/dense/ppo", source="pilot", where=SEEN),
         Higher("small", "both/dense/ppo", than="large/dense/ppo", source="pilot", where=SEEN),
-        Lower("large", "both/dense/ppo", than="large/dense/ppo", source="pilot", where=SEEN),
+        *(
+            Lower(
+                size,
+                "both/dense/ppo",
+                than=f"{size}/dense/ppo",
+                source="paper",
+                where="Section 5.2, Table 5, equal data: 0.54 and 0.68 in the environment of training, 0.41 and 0.52 with both",
+            )
+            for size in SIZES
+        ),
     ),
     checks=tuple(Higher("small", f"small/dense/{credit}", than="taught") for credit in ("ppo", "rloo")),
 )

@@ -25,7 +25,8 @@ within 0.05.
   python -m experiments cooper --seeds 10
 
 Paper: Cooper (Hong et al.) 2025, https://arxiv.org/abs/2508.05613. There a language model writes the wrong replies, and
-the policy has a small KL penalty; here it has none.
+the policy has a small KL penalty; here it has none. The paper's reward model is pretrained on labelled replies without
+a planted flaw.
 """
 
 from __future__ import annotations

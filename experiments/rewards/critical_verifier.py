@@ -21,8 +21,9 @@ judgement ends higher with c2 and with critical than with unfiltered.
 
   python -m experiments critical_verifier --seeds 10
 
-Paper: C2 (Kawabata and Sugawara) 2026, https://arxiv.org/abs/2604.13618. There rubrics are in words, and training is
-offline. Pairs of a helpful and a misleading rubric are made first; then both models train on them.
+Paper: C2 (Kawabata and Sugawara) 2026, https://arxiv.org/abs/2604.13618. There rubrics are in words. Pairs of a helpful
+and a misleading one are made first, and then the writer trains on them by DPO, the verifier by GRPO. In the release the
+verifier is also the critic: it reads the answers and is paid in part for telling helpful from misleading rubrics.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ C2 = Recipe(
 )
 FIXED = dataclasses.replace(C2, seats=(("half", "verifier", "critic"),))
 STUDY = Study(
-    paper=Paper("C2 (Kawabata and Sugawara)", "https://arxiv.org/abs/2604.13618", 2026, checked="abstract"),
+    paper=Paper("C2 (Kawabata and Sugawara)", "https://arxiv.org/abs/2604.13618", 2026, checked="release"),
     question="Do written rubrics help a judge, and which should it follow?",
     claim="A writer and a critic who follows only rubrics it trusts judge better than a verifier alone; unfiltered "
     "rubrics hurt.",

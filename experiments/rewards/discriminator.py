@@ -21,7 +21,9 @@ polar than with neither.
 
   python -m experiments discriminator --seeds 10
 
-Paper: POLAR 2025, https://arxiv.org/abs/2507.05197, Pre-Trained Policy Discriminators are General Reward Models.
+Paper: POLAR 2025, https://arxiv.org/abs/2507.05197, Pre-Trained Policy Discriminators are General Reward Models. There
+f starts from a language model, 184 other models are the policies, and 150,000 rankings are the labels. Policies learn
+by PPO. The release has the fine-tuning and the use of f, but not its pre-training.
 """
 
 from __future__ import annotations
@@ -118,7 +120,7 @@ RULE = Recipe(
 POLAR = RULE.with_choice(reward="model")
 with_data = lambda **how: dataclasses.replace(POLAR, init_state=partial(train_judge, **how))
 STUDY = Study(
-    paper=Paper("POLAR (Policy Discriminators)", "https://arxiv.org/abs/2507.05197", 2025, checked="paper"),
+    paper=Paper("POLAR (Policy Discriminators)", "https://arxiv.org/abs/2507.05197", 2025, checked="release"),
     question="Does learning to tell policies apart prepare a reward model for few preferences?",
     claim="After learning to tell policies apart few preferences make a reward model accurate, and its policy better.",
     arms={

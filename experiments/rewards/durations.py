@@ -17,7 +17,8 @@ reward. A baseline prevents this.
 
   python -m experiments durations --seeds 10
 
-Paper: Yang et al. 2025, RL for Machine Learning Engineering Agents, https://arxiv.org/abs/2509.01684
+Paper: Yang et al. 2025, RL for Machine Learning Engineering Agents, https://arxiv.org/abs/2509.01684. Actions there are
+programs of a language model, whose running times vary; here two actions have fixed durations.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ worse. Check: the hidden accuracy ends higher with truth than with unified.
   python -m experiments referee --seeds 10
   python -m experiments referee --model smollm2 --seeds 1    # capitals, and a thought in free words before an answer
 
-Paper: URPO (Lu et al.) 2025, https://arxiv.org/abs/2507.17515
+Paper: URPO (Lu et al.) 2025, https://arxiv.org/abs/2507.17515. There the policy is Qwen2.5-7B, and the baseline's
+frozen referee is a reward model that was trained separately. Here it is the initial policy.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `referee` contradicted the paper: there a frozen referee taught open sums better than the policy's own scores did. Here
 a batch has four rankings for each open game instead of one. The referee then learns faster than the player can drift.
-The paper's preference data, too, are several times its other prompts. All other settings are those of `referee`.
+All other settings are those of `referee`.
 
   unified  one policy plays and scores
   frozen   the referee is the initial policy
@@ -13,7 +13,8 @@ against 0.82 there). Check: judge does so too, since the frozen referee never ch
 
   python -m experiments referee_taught --seeds 10
 
-Paper: URPO (Lu et al.) 2025, https://arxiv.org/abs/2507.17515
+Paper: URPO (Lu et al.) 2025, https://arxiv.org/abs/2507.17515. There the baseline's frozen referee is a reward model
+that was trained separately. Here it is the initial policy.
 """
 
 from __future__ import annotations

@@ -33,7 +33,9 @@ Check: the vote ends more often right with weighted than with alike.
   python -m experiments votes --seeds 10
 
 Papers: RLCCF (Yuan et al.) 2025, https://arxiv.org/abs/2508.12338, with four pretrained models; Co-rewarding (Zhang et
-al.) 2025, https://arxiv.org/abs/2508.00410. Here there is no KL penalty.
+al.) 2025, https://arxiv.org/abs/2508.00410. In the release of Co-rewarding a larger model rephrases the question, and
+the teacher takes 1% of the policy in an update, later less. Here operands are exchanged, the teacher takes 5%, and
+there is no KL penalty.
 """
 
 from __future__ import annotations

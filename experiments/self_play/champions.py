@@ -22,8 +22,9 @@ The untrained policy is the first champion, so `all` ends with it and 29 others.
 
   python -m experiments champions --seeds 10
 
-Papers: Digital Red Queen (Kumar et al.) 2026, https://arxiv.org/abs/2601.03335, whose programs evolve anew in each
-round; SPIRAL (Liu et al.) 2025, https://arxiv.org/abs/2506.24119, which compares fixed opponents with self-play.
+Papers: Digital Red Queen (Kumar et al.) 2026, https://arxiv.org/abs/2601.03335. Each of its rounds searches a new
+program, which meets all past champions in one battle. Here one policy keeps learning and meets one champion an update.
+SPIRAL (Liu et al.) 2025, https://arxiv.org/abs/2506.24119, which compares fixed opponents with self-play.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ ARMS = {
 }
 PILOT = "Seeds 100 to 102, half of the updates: this sign was seen."
 STUDY = Study(
-    paper=Paper("Digital Red Queen (Kumar et al.)", "https://arxiv.org/abs/2601.03335", 2026, checked="abstract"),
+    paper=Paper("Digital Red Queen (Kumar et al.)", "https://arxiv.org/abs/2601.03335", 2026, checked="release"),
     question="Whom should self-play meet: itself, its latest champion, all former ones, or a fixed opponent?",
     claim="Against all former champions a policy goes round in circles less and is more general than against the "
     "latest; against a fixed opponent it stays exploitable, and so does the average of what it was.",

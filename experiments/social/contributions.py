@@ -28,8 +28,8 @@ The theorems' conditions on the constants were not read.
   python -m experiments contributions --seeds 10
 
 Paper: MAC-SPGG, Everyone Contributes! (Liang et al.) 2025, https://arxiv.org/abs/2508.02076. Its payoff is taken from
-notes about it. The effort of its language models is a number here. It is not known if the paper sums or averages
-earlier gifts.
+notes about it, since the released code holds no payoff. The release's README names the same four terms, with
+"accumulated" earlier gifts. Contributions there are texts with scores in [0, 1]; here they are numbers.
 """
 
 from __future__ import annotations

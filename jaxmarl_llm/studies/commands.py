@@ -4,6 +4,7 @@
 `python -m PACKAGE NAME [...]`     runs the study NAME; `--help` shows its options
 `python -m PACKAGE freeze [...]`   freezes predictions and settings, and gives the seeds of the table
 `python -m PACKAGE publish [...]`  takes the frozen table of a finished run into the results
+`python -m PACKAGE run --frozen`   runs the frozen tables that have not run yet
 `python -m PACKAGE pages [...]`    writes a page for each result and an index
 `python -m PACKAGE release [...]`  copies trained policies of runs into one folder
 `python -m PACKAGE dialogues [...]` writes dialogues of runs as JSONL, e.g. for supervised training
@@ -17,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 import tyro
 from rich.console import Console
 
-from jaxmarl_llm.studies import frozen, registry, runner
+from jaxmarl_llm.studies import frozen, registry, runner, tables
 from jaxmarl_llm.studies.cli import execute
 from jaxmarl_llm.studies.pages import dialogues, pages, publish, release
 from jaxmarl_llm.studies.settings import Settings
@@ -26,6 +27,7 @@ Command = Callable[[str, Sequence[str]], None]  # (name of the package, argument
 BUILT_IN = {
     "freeze": frozen.command,
     "publish": publish.command,
+    "run": tables.command,
     "pages": pages.command,
     "release": release.command,
     "dialogues": dialogues.command,

@@ -58,7 +58,11 @@ A metric is each seed's mean over the last tenth of the updates, or a number tha
 paired by seed. A comparison holds if p of the exact two-sided sign-flip test is at most 0.05 after Holm over the
 study's predictions, in the predicted direction; it is contradicted at the same level in the other direction; else it is
 not shown. The interval inverts the same test. A status is of the paper's own predictions alone. A check holds if the
-code is right, and is evidence for nothing."""
+code is right, and is evidence for nothing.
+
+How sure a verdict is beside its p: 34 tables in the history of this repository ran again on the same seeds, after
+changes that rounded sums otherwise. Of their 222 verdicts 26 moved (12%), 15 in the four runs of `sizes` and 10 in
+`cory_kl`. Since then the bits of a run follow from its recipe and seed alone, on one kind of machine."""
 CHECKED = {"release": "released code", "paper": "paper", "abstract": "abstract alone"}
 NOT_FROZEN = (
     "**Not yet frozen.** The predictions were sorted, and some restated, after this table was seen; its seeds had been "
@@ -341,6 +345,30 @@ class Options:
 def run(package: str, options: Options, console: Console) -> None:
     """Writes all pages of a package and its index. Raises ValueError without any results."""
     home = registry.home(package)
+    if options.check:
+        texts = texts_of(package, home)
+        stale = [file for file, text in texts.items() if not file.exists() or file.read_text(encoding="utf-8") != text]
+        if stale:
+            raise SystemExit(f"{stale[0]} is not what its results say: run `python -m {package} pages`.")
+        if moved := history.faults(package, home):
+            raise SystemExit("\n".join(moved))
+        return
+    for file in home.glob("results/*/results.json") if options.figures else ():
+        draw(file.parent, load(file))
+    console.print(f"Wrote {write(package, home)} pages.")
+
+
+def write(package: str, home: Path) -> int:
+    """Writes all pages and the index into a folder of a package, and returns their number."""
+    texts = texts_of(package, home)
+    for file, text in texts.items():
+        file.parent.mkdir(exist_ok=True)
+        write_atomically(file, text.encode())
+    return len(texts)
+
+
+def texts_of(package: str, home: Path) -> dict[Path, str]:
+    """{file: Markdown} of all pages and the index. Raises ValueError without any results."""
     files = sorted(home.glob("results/*/results.json"))
     if not files:
         raise ValueError(f"There is no {home}/results/*/results.json: run `python -m {package} NAME` first.")
@@ -349,20 +377,7 @@ def run(package: str, options: Options, console: Console) -> None:
     studies: dict[Path, list[Path]] = {}
     for file in files:
         studies.setdefault(home / "results" / load(file)["study"] / "README.md", []).append(file)
-    texts |= {page: collection(runs) for page, runs in studies.items() if page not in texts}
-    if options.check:
-        stale = [file for file, text in texts.items() if not file.exists() or file.read_text(encoding="utf-8") != text]
-        if stale:
-            raise SystemExit(f"{stale[0]} is not what its results say: run `python -m {package} pages`.")
-        if moved := history.faults(package, home):
-            raise SystemExit("\n".join(moved))
-        return
-    for file, text in texts.items():
-        file.parent.mkdir(exist_ok=True)
-        write_atomically(file, text.encode())
-    for file in files if options.figures else ():
-        draw(file.parent, load(file))
-    console.print(f"Wrote {len(texts)} pages.")
+    return texts | {page: collection(runs) for page, runs in studies.items() if page not in texts}
 
 
 def draw(folder: Path, results: Mapping[str, Any]) -> None:

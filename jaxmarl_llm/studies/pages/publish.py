@@ -29,6 +29,8 @@ class Options:
     """Directories of finished runs."""
     why: str
     """Why the former table is replaced, in a sentence."""
+    into: Path | None = None
+    """The folder of the package in another checkout, whose results are written. Default: this one's."""
 
 
 def publish(package: str, options: Options, console: Console) -> None:
@@ -36,7 +38,7 @@ def publish(package: str, options: Options, console: Console) -> None:
 
     Raises ValueError, before it writes, for a run of tiny policies that is not the frozen table of its study.
     """
-    home = registry.home(package) / "results"
+    home = (options.into or registry.home(package)) / "results"
     loaded = {run: load(run / "results.json") for run in options.runs}
     for run, results in loaded.items():
         name = results["study"]

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -182,6 +183,26 @@ def test_a_run_of_other_seeds_is_not_published(toy, command, tmp_path):
     command("levels", "--seeds", "8", "--first-seed", "1000", "--out", tmp_path / "out")
     assert "is not the frozen table of levels" in command("publish", tmp_path / "out", "--why", "It looks better.")
     assert not (toy / "results" / "levels" / "results.json").exists()
+
+
+@pytest.mark.commands
+def test_all_tables_that_wait_are_run_and_get_their_pages(toy, command, tmp_path, monkeypatch):
+    """Once: nothing waits then. The results of another checkout are written."""
+    main = f"from jaxmarl_llm.studies import commands\n\ncommands.main({toy.name!r})\n"
+    (toy / "__main__.py").write_text(main)
+    commit(toy.parent, "a command")
+    freeze(toy, command)
+    assert "Give --frozen" in command("run")
+    monkeypatch.setenv("PYTHONPATH", f"{toy.parent}:{Path(__file__).parents[3]}")
+    monkeypatch.setattr(os, "nice", lambda level: level)  # of this process
+    git(toy.parent, "worktree", "add", "-q", str(tmp_path / "other"))
+    other = tmp_path / "other" / toy.name
+    options = ("run", "--frozen", "--out", tmp_path / "runs", "--into", other)
+    assert "1 tables: levels" in command(*options)
+    assert "**Frozen** at" in (other / "results/levels/README.md").read_text()
+    assert "[levels](results/levels/README.md)" in (other / "README.md").read_text()
+    assert not (toy / "results/levels/results.json").exists()
+    assert "0 tables" in command(*options)
 
 
 def test_what_is_not_committed_cannot_be_frozen(toy, command):
