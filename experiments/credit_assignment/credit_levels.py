@@ -23,8 +23,8 @@ between `token` and `turn`, because an answer has only two tokens. Nothing else 
   python -m experiments credit_levels --model smollm2 --seeds 1
 
 Paper: Wang & Ammanabrolu 2025, A Practitioner's Guide to Multi-turn Agentic RL, https://arxiv.org/abs/2510.01132. Its
-models are pretrained, its PPO has lambda 1, and it compares success after equal training. The released RLOO recipe draws
-one episode for each task, so its baseline is zero; here eight episodes share the cues.
+models are pretrained, its PPO has lambda 1, and it compares success after equal training. The released RLOO recipe
+draws one episode for each task, so its baseline is zero; here eight episodes share the cues.
 """
 
 from collections.abc import Callable
@@ -131,7 +131,7 @@ STUDY = Study(
             "dense/token",
             than="sparse/token",
             source="paper",
-            where="Section 7.1, Table 11: PPO 0.41 with sparse rewards, 0.58 with the densest, 0.29 with fewer dense ones",
+            where="Section 7.1, Table 11: PPO 0.41 with sparse rewards, 0.58 with the densest, 0.29 in between",
         ),
         Lower(
             UPDATES,

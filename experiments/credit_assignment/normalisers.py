@@ -1,8 +1,8 @@
 """What does the normaliser of an advantage do to the gradient? Ten estimators on one bank of questions.
 
-The bank has 64 questions with 5 answers each. The right answer's probability p runs from 0.02 to 0.98 over the
-questions. Each question draws 8 answers; a right one earns 1, a wrong one 0. The policy is a table, so the exact
-gradient is known: these arms are computed. A seed is 64 batches. The arms are the estimators in ESTIMATORS.
+The bank has 64 questions with 5 answers each. A seed draws the right answer's probability p of each question, from 0.02
+to 0.98. Each question draws 8 answers; a right one earns 1, a wrong one 0. The policy is a table, so the exact gradient
+is known: these arms are computed. A seed is a bank and 64 batches. The arms are the estimators in ESTIMATORS.
 
   cosine              cosine of a batch's gradient and the exact one
   cosine of easy      the same for the questions with p > 0.8
@@ -33,16 +33,16 @@ from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Stu
 
 QUESTIONS, ANSWERS, GROUP, BATCHES = 64, 5, 8, 64
 DRIFT = jnp.linspace(-2, 2, 9)
-SHARE = jnp.linspace(0.02, 0.98, QUESTIONS)
-EASY = SHARE > 0.8
+SHARES, EASY = (0.02, 0.98), 0.8  # of right answers: the range, and the least of an easy question
 QUESTION = jnp.repeat(jnp.arange(QUESTIONS), GROUP)
 
 Estimate = Callable[[jax.Array, jax.Array], jax.Array]  # reward and answer, [questions * GROUP] each -> advantage
 
 
-def policy(drift: jax.Array) -> jax.Array:
-    """Probabilities [questions, answers], the right answer first, whose logits are shifted by `drift`."""
-    right = jnp.log(SHARE / (1 - SHARE)) + jnp.log(ANSWERS - 1.0) + drift
+def policy(share: jax.Array, drift: jax.Array) -> jax.Array:
+    """Probabilities [questions, answers], the right answer first, with probability `share` [questions] before its logit
+    is shifted by `drift`."""
+    right = jnp.log(share / (1 - share)) + jnp.log(ANSWERS - 1.0) + drift
     return jax.nn.softmax(jnp.zeros((QUESTIONS, ANSWERS)).at[:, 0].set(right))
 
 
@@ -65,10 +65,12 @@ def cosine(a: jax.Array, b: jax.Array, where: Any = True) -> jax.Array:
 
 def compute_metrics(key: jax.Array, hparams: Mapping[str, jax.Array], *, estimate: Estimate) -> dict[str, jax.Array]:
     """The metrics of one seed."""
+    bank, key = jax.random.split(key)
+    share = jax.random.uniform(bank, (QUESTIONS,), minval=SHARES[0], maxval=SHARES[1])
 
     def batch(key: jax.Array, drift: jax.Array) -> dict[str, jax.Array]:
         draw, move = jax.random.split(key)  # BNPO and COPO need binary rewards: `shift` says nothing about them
-        probability = policy(drift)
+        probability = policy(share, drift)
         answer = jax.random.categorical(draw, jnp.log(probability)[QUESTION])
         reward = (answer == 0).astype(jnp.float32)
         advantage = estimate(reward, answer)
@@ -78,7 +80,7 @@ def compute_metrics(key: jax.Array, hparams: Mapping[str, jax.Array], *, estimat
         wrong = reward == 0
         return {
             "cosine": cosine(estimated, truth),
-            "cosine of easy": cosine(estimated, truth, EASY),
+            "cosine of easy": cosine(estimated, truth, share > EASY),
             "gradient norm": jnp.linalg.norm(estimated),
             "silent groups": (jnp.abs(advantage).reshape(QUESTIONS, GROUP).max(1) == 0).mean(),
             "wrong and positive": ((advantage > 0) & wrong).sum() / jnp.maximum(wrong.sum(), 1),

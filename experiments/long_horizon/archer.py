@@ -16,9 +16,9 @@ of 0.003 and 0.01 on other seeds.
 
   python -m experiments archer --seeds 10
 
-Paper: ArCHer (Zhou et al.) 2024, https://arxiv.org/abs/2402.19446. A cloned GPT-2 says up to 32 tokens there, in 128 games
-an update with 50 critic steps and 3 policy steps. Here utterances have one token, and the policy starts from random
-weights. The paper's on-policy baseline is PPO.
+Paper: ArCHer (Zhou et al.) 2024, https://arxiv.org/abs/2402.19446. A cloned GPT-2 says up to 32 tokens there, in 128
+games an update with 50 critic steps and 3 policy steps. Here utterances have one token, and the policy starts from
+random weights. The paper's on-policy baseline is PPO.
 """
 
 from __future__ import annotations

@@ -123,7 +123,8 @@ STUDY = Study(
             "regret",
             than="uniform",
             source="pilot",
-            where="seeds 100 to 102 in 15 turns: 0.97 against 0.92; eva's release has a uniform variant without a result",
+            where="seeds 100 to 102 in 15 turns: 0.97 against 0.92; "
+            "eva's release has a uniform variant without a result",
         ),
         Higher(
             "longest solved",

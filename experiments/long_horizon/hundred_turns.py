@@ -27,9 +27,9 @@ A policy first imitates the script `hasty`, which is right with probability 0.6 
   python -m experiments hundred_turns --seeds 10
 
 Papers: Odysseus (Shi et al.) 2026, https://arxiv.org/abs/2605.00347, for the critic; WebAgent-R1 (Wei et al.) 2025,
-https://arxiv.org/abs/2505.16421, for imitation first. Both train pretrained models. Odysseus pays progress in every
-turn, and its critic is a network of its own, with lambda 1; only its final method drops negative advantages. WebAgent-R1
-pays success at the end.
+https://arxiv.org/abs/2505.16421, for imitation first. Both train pretrained models. Odysseus compares estimators
+in up to 80 turns, all paid for progress; its critic is a separate network, with lambda 1. WebAgent-R1 pays success at
+the end.
 """
 
 from __future__ import annotations
@@ -142,10 +142,13 @@ def arm(base: Recipe, reward: str, name: str) -> Recipe:
 
 
 BETTER = (
-    'Section 4.2, Figure 4a, rewards in each turn: PPO with the critic "substantially outperforms critic-free methods"'
+    'Section 4.2, Figure 4a: PPO with the critic "substantially outperforms critic-free methods"; each turn is paid'
 )
 AT_END = "seeds 100 to 102: the critic was no better; predicted against this pilot. The paper pays each turn."
-STABLE = "A critic lowers the variance of advantages. Section 4.2 states stability, but in Figure 7 PPO alone falls."
+STABLE = (
+    "A critic lowers the variance of advantages. Section 4.2 states stability, but PPO without its filter falls in "
+    "Figure 7."
+)
 EXACT = "GAE with the exact value has no bias by a critic, and less variance than a return centred by a group of four."
 NO_BETTER = "seeds 100 to 102: the critic was no better than the same discount; predicted against this pilot"
 STUDY = Study(

@@ -15,9 +15,9 @@ policy that sampled them.
 
   python -m experiments imitate_success --seeds 10
 
-Paper: SPEAR (Qin et al.) 2025, https://arxiv.org/abs/2509.22601. The release waits for 3,072 good samples and replays up
-to 2,048 of them once, with a weight that rises over 200 updates. Here kept episodes are replayed in every update. The
-paper's tool-call bonus and covariance clip are left out.
+Paper: SPEAR (Qin et al.) 2025, https://arxiv.org/abs/2509.22601. The release waits for 3,072 good samples and replays
+up to 2,048 of them once, with a weight that rises over 200 updates. Here kept episodes are replayed in every update.
+The paper's tool-call bonus and covariance clip are left out.
 """
 
 from __future__ import annotations

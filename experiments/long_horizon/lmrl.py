@@ -22,7 +22,8 @@ updates.
   python -m experiments lmrl --seeds 10
 
 Paper: LMRL Gym (Abdulhai et al.) 2023, https://arxiv.org/abs/2311.18232. There GPT-2 models first clone data sets of
-1,000 to a million games. Its PPO has advantages by token and a KL penalty, and its online filter keeps 30% in Wordle.
+1,000 to a million games, and PPO has advantages by token and a KL penalty. The released online filter keeps 30% of the
+games of Wordle, and the solved ones of the maze.
 """
 
 from __future__ import annotations

@@ -7,12 +7,13 @@ import numpy as np
 from experiments.credit_assignment import normalisers as study
 
 KEY = jax.random.key(0)
+SHARE = jnp.linspace(0.02, 0.98, study.QUESTIONS)
 
 
 def test_gradients_are_those_of_automatic_differentiation():
-    probability = study.policy(jnp.float32(0.5))
+    probability = study.policy(SHARE, jnp.float32(0.5))
     logits = jnp.log(probability)
-    np.testing.assert_allclose(study.policy(jnp.float32(0.0))[:, 0], study.SHARE, rtol=1e-5)
+    np.testing.assert_allclose(study.policy(SHARE, jnp.float32(0.0))[:, 0], SHARE, rtol=1e-5)
     mean_right = lambda logits: jax.nn.softmax(logits)[:, 0].mean()
     np.testing.assert_allclose(study.exact(probability), jax.grad(mean_right)(logits), atol=1e-7)
     answer = jax.random.categorical(KEY, logits[study.QUESTION])
@@ -25,7 +26,7 @@ def test_gradients_are_those_of_automatic_differentiation():
 
 
 def test_the_gradient_without_a_baseline_is_unbiased():
-    probability = study.policy(jnp.float32(0.0))
+    probability = study.policy(SHARE, jnp.float32(0.0))
 
     def one(key):
         answer = jax.random.categorical(key, jnp.log(probability)[study.QUESTION])
