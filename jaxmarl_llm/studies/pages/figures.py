@@ -119,7 +119,7 @@ def curves(results: Mapping[str, Any], metrics: Sequence[str] | None = None) -> 
     panels = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=len(drawn) == 1).ravel()
     for panel, (metric, arms) in zip(panels, panels_of, strict=False):
         for i, arm in enumerate(arms):
-            _draw_curve(panel, results, arm, metric, i)
+            _draw_curve(panel, results, arm, metric, i, every=1 + (len(panels_of) > 2))
         panel.legend(fontsize=7 if max(map(len, arms)) < 30 else 5, frameon=False, loc="best")
         panel.set_xlabel(results.get("x", "update"), fontsize=8)
         panel.set_title(metric if len(drawn) > 1 else "", fontsize=9)
@@ -150,9 +150,10 @@ def _in_parts(results: Mapping[str, Any], metric: str) -> list[list[str]]:
     return [arms[i : i + BANDS] for i in range(0, len(arms), BANDS)]
 
 
-def _draw_curve(panel: Any, results: Mapping[str, Any], arm: str, metric: str, place: int) -> None:
+def _draw_curve(panel: Any, results: Mapping[str, Any], arm: str, metric: str, place: int, every: int) -> None:
+    """Draws one of `every` points, the last one included."""
     curve = results["curves"][arm][metric]
-    update, mean, low, high = (np.array(curve[x], np.float64) for x in ("update", *ENDS))
+    update, mean, low, high = (np.array(curve[x], np.float64)[::-every][::-1] for x in ("update", *ENDS))
     if has(before := results["before"].get(arm, {}), metric):  # an evaluation follows its update
         began = [np.array([before[metric][x]], np.float64) for x in ENDS]
         mean, low, high = (np.concatenate(x) for x in zip(began, (mean, low, high), strict=True))
@@ -169,7 +170,7 @@ def _svg(figure: Any, salt: str) -> bytes:
     with matplotlib.rc_context({"svg.hashsalt": salt, "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}):
         figure.savefig(image, format="svg", metadata={"Date": None, "Creator": None})
     # a tenth of a point is invisible
-    shorter = lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0])
+    shorter = lambda path: re.sub(r"\.0\b", "", re.sub(r"(\.\d)\d+", r"\1", path[0]))
     text = re.sub(r'(?<= d=")[^"]*', shorter, image.getvalue())
     text = re.sub(r'(?<= [xy]=")[-\d.]*', shorter, text)
     return "\n".join(line.strip() for line in text.splitlines()).encode() + b"\n"
