@@ -33,7 +33,7 @@ from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Stu
 
 QUESTIONS, ANSWERS, GROUP, BATCHES = 64, 5, 8, 64
 DRIFT = jnp.linspace(-2, 2, 9)
-SHARES, EASY = (0.02, 0.98), 0.8  # of right answers: the range, and the least of an easy question
+SHARES, EASY = (0.02, 0.98), 0.8  # shares of right answers: range, and least of an easy question
 QUESTION = jnp.repeat(jnp.arange(QUESTIONS), GROUP)
 
 Estimate = Callable[[jax.Array, jax.Array], jax.Array]  # reward and answer, [questions * GROUP] each -> advantage
