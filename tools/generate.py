@@ -27,8 +27,12 @@ from jaxmarl_llm.environments.bridges.table import Table, possible
 from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.evaluation.exact import solve
 from jaxmarl_llm.studies import registry
-from jaxmarl_llm.studies.pages import pages, results
+from jaxmarl_llm.studies.pages import results
 from jaxmarl_llm.studies.pages.format import markdown
+from jaxmarl_llm.studies.pages.index import index as index_of
+from jaxmarl_llm.studies.pages.page import CHECKED
+from jaxmarl_llm.studies.pages.page import link as link_to
+from jaxmarl_llm.studies.pages.page import page as page_of_run
 from jaxmarl_llm.studies.program import describe
 from jaxmarl_llm.text.grammar import Free
 from jaxmarl_llm.training.recipe import Recipe
@@ -216,12 +220,13 @@ def methods() -> dict[str, str | bytes]:
     link = lambda match: f"]({study_of[match[1]]}.md)"
     for name in registry.find(STUDIES):
         page = study_page(name, [file for file in files if loaded[file]["study"] == name])
+        page = page.replace("](../../README.md)", "](index.md)")
         texts[f"methods/{name}.md"] = re.sub(r"\]\(\.\./([^/]+)/README\.md\)", link, page)  # in notes, to another run
     for file in files:
         for beside in sorted(file.parent.iterdir()):
             if beside.suffix in (".svg", ".json"):
                 texts[f"methods/{file.parent.name}/{beside.name}"] = beside.read_bytes()
-    index = re.sub(r"\]\([^)]*?results/([^/]+)/README\.md\)", link, pages.index(files, home, STUDIES))
+    index = re.sub(r"\]\([^)]*?results/([^/]+)/README\.md\)", link, index_of(files, home, STUDIES))
     texts["methods/index.md"] = (
         index.replace("# Results", "# Methods", 1) + "\n" + contents([*registry.find(STUDIES), "gallery", "seconds"])
     )
@@ -263,8 +268,8 @@ def study_page(name: str, files: list[Path]) -> str:
     path = Path(module.__file__ or "").relative_to(ROOT)
     facts = [
         ("", ""),
-        ("paper", pages.link(vars(entry.study.paper))),
-        ("formula read in", f"the {pages.CHECKED[entry.study.paper.checked]}"),
+        ("paper", link_to(vars(entry.study.paper))),
+        ("formula read in", f"the {CHECKED[entry.study.paper.checked]}"),
         ("method", f"`{entry.study.method}`"),
         *(
             of_recipe(method)
@@ -276,7 +281,7 @@ def study_page(name: str, files: list[Path]) -> str:
     ]
     parts = [f"# {name}"]
     for file in files:
-        text, run = pages.page(file), file.parent.name
+        text, run = page_of_run(file), file.parent.name
         notes = file.with_name("notes.md")
         transcript = file.with_name("transcript.md")
         text = re.sub(r"^- \[(Notes|A transcript).*\n?", "", text, flags=re.MULTILINE).rstrip()

@@ -20,9 +20,11 @@ from matplotlib.patches import FancyBboxPatch
 
 from jaxmarl_llm import environments
 from jaxmarl_llm.environments import REGISTRY
-from jaxmarl_llm.studies.pages import pages, results
+from jaxmarl_llm.studies.pages import results
 from jaxmarl_llm.studies.pages.figures import OKABE_ITO
 from jaxmarl_llm.studies.pages.format import markdown
+from jaxmarl_llm.studies.pages.index import kind
+from jaxmarl_llm.studies.pages.page import read_about
 from jaxmarl_llm.studies.predictions import judge, status
 
 ROOT = Path(__file__).parent.parent
@@ -100,10 +102,10 @@ def methods() -> str:
     rows: list[Any] = [("question", "study", "found", "status")]
     for name in CHOSEN:
         file = RUNS / name / "results.json"
-        run, about = results.load(file), pages.read_about(file.parent)
+        run, about = results.load(file), read_about(file.parent)
         short = about["short"] if about["run"] == results.run_of(run) else ""
         page = f"[{name}]({file.parent.relative_to(ROOT).as_posix()}/README.md)"
-        rows.append((run["question"], page, short, f"{status(judge(run))}, {pages.kind(run)}"))
+        rows.append((run["question"], page, short, f"{status(judge(run))}, {kind(run)}"))
     return f"{told}\n\n{markdown(rows)}"
 
 

@@ -246,14 +246,17 @@ def _tell(prediction: Prediction, measure: _Measure, adjusted: float | None, res
 
 
 def _largest(prediction: Prediction, measure: _Measure, results: Mapping[str, Any]) -> str:
-    """The largest effect in the predicted direction that the interval of a comparison allows."""
-    end = {Higher: measure.effect["high"], Lower: measure.effect["low"]}.get(type(prediction))
-    if end is None:
+    """The rest of a comparison that is not shown: the side of its interval, or the largest effect that it allows."""
+    low, high = measure.effect["low"], measure.effect["high"]
+    if not isinstance(prediction, Higher | Lower) or low is None or high is None:
         return ""
-    other = np.nanmean(values_of(prediction, results)[1])
-    share = f" ({abs(end / other):.0%} of {prediction.than})" if abs(other) > 1e-9 else ""
-    wrong = end <= 0 if isinstance(prediction, Higher) else end >= 0
-    return "; no effect in this direction is left" if wrong else f"; an effect beyond {number(end)}{share} is excluded"
+    sign = 1 if isinstance(prediction, Higher) else -1
+    if low > 0 or high < 0:
+        side = "in" if (low > 0) == (sign > 0) else "against"
+        return f"; {side} the predicted direction, but not after the correction"
+    end, other = (high if sign > 0 else low), np.nanmean(values_of(prediction, results)[1])
+    share = f" ({abs(end / other):.0%} of {prediction.than})" if 0 < abs(end) <= abs(other) else ""
+    return f"; an effect beyond {number(end)}{share} is excluded"
 
 
 def spell_p(p: float, n: int) -> str:

@@ -69,9 +69,22 @@ def test_a_verdict_by_hand(prediction, a, outcome):
     assert verdict.outcome == outcome and f": {outcome}" in verdict.sentence
     equal = len(np.unique(a)) == 1
     assert (verdict.p is None) == equal and verdict.seeds == (1 if equal else len(a))
-    assert ("excluded" in verdict.told or "is left" in verdict.told) == (
+    assert ("excluded" in verdict.told) == (
         outcome == "not shown" and len(a) > 7 and type(prediction) is Higher and not equal
     )
+
+
+def test_what_only_the_correction_hides_is_said():
+    """Nine of ten seeds agree: p is below 0.05, but not four times p."""
+    a, b = np.array([5.0, 6, 7, 5, 6, 7, 5, 6, 7, -9]), np.zeros(10)
+    stated = [Higher("x", "a", than="b", **PAPER), *(AtLeast("x", "b", i, **PAPER) for i in (0.0,))]
+    more = [Higher("x", f"c{i}", than="b", **PAPER) for i in range(3)]
+    arms = {"a": {"x": a}, "b": {"x": b}} | {f"c{i}": {"x": MIXED + i / 10} for i in range(3)}
+    collected = results.collect({}, final=arms)["arms"]
+    run = {"predictions": [record_of(x) for x in (*stated, *more)], "arms": collected, "seeds": [*range(10)]}
+    first = judge(run)[0]
+    assert first.outcome == "not shown" and first.p <= 0.05 < first.adjusted
+    assert first.told.endswith("; in the predicted direction, but not after the correction")
 
 
 def test_p_is_the_share_of_sign_patterns_and_holm_multiplies_it():

@@ -45,22 +45,24 @@ def forest(results: Mapping[str, Any]) -> bytes | None:
     verdicts = [verdict for verdict in judge(results) if verdict.seeds]
     if not verdicts:
         return None
-    by_metric: dict[str, list[Any]] = {}
+    by_metric: dict[tuple[str, bool], list[Any]] = {}
     for verdict in verdicts:
-        by_metric.setdefault(verdict.prediction.metric, []).append(verdict)
+        by_metric.setdefault((verdict.prediction.metric, bool(verdict.prediction.than)), []).append(verdict)
     heights = [ROW * len(rows) + 0.62 for rows in by_metric.values()]
     figure = Figure(figsize=(8, sum(heights) + 0.35), layout="constrained")
     panels = figure.subplots(len(by_metric), 1, squeeze=False, height_ratios=heights).ravel()
-    for panel, (metric, rows) in zip(panels, by_metric.items(), strict=True):
+    for panel, ((metric, compared), rows) in zip(panels, by_metric.items(), strict=True):
         for row, verdict in enumerate(rows):
             mean, low, high = (np.nan if x is None else x for x in verdict.effect.values())
             color = OF_SOURCE[verdict.prediction.source or "theory"]
             panel.plot([low, high], [row, row], color=color, linewidth=2, solid_capstyle="butt")
             filled = color if verdict.outcome != "not shown" else "white"
-            panel.plot([mean], [row], "o", color=color, markerfacecolor=filled, markersize=5)
-        if any(verdict.prediction.than for verdict in rows):
+            mark = "X" if verdict.outcome == "contradicted" else "o"
+            panel.plot([mean], [row], mark, color=color, markerfacecolor=filled, markersize=6)
+            panel.plot(side_of(verdict.prediction), [row] * 2, alpha=0)  # the bound is within the axis
+        if compared:
             panel.axvline(0, color="#888888", linewidth=0.8, zorder=0)
-        panel.set(ylim=(len(rows) - 0.5, -0.5), title=metric)
+        panel.set(ylim=(len(rows) - 0.5, -0.5), title=f"difference in {metric}" if compared else metric)
         panel.title.set(fontsize=9)
         ends = panel.get_xlim()
         for row, verdict in enumerate(rows):
@@ -75,7 +77,7 @@ def forest(results: Mapping[str, Any]) -> bytes | None:
         panel.spines[["top", "right"]].set_visible(False)
     figure.suptitle(
         f"Effects and 95% intervals, {count(len(results['seeds']), 'seed')}; shaded: where the prediction holds; "
-        "open: not shown\nwhose prediction: the paper's blue, theory's green, a pilot's orange",
+        "open: not shown, cross: contradicted\nwhose prediction: the paper's blue, theory's green, a pilot's orange",
         fontsize=8,
     )
     return _svg(figure, results["study"])
@@ -111,6 +113,7 @@ def curves(results: Mapping[str, Any], metrics: Sequence[str] | None = None) -> 
     wanted = [decisive(results)] if metrics is None else list(metrics)
     drawn = [metric for metric in wanted if metric and _is_drawn(results, metric)]
     panels_of = [(metric, arms) for metric in drawn for arms in _in_parts(results, metric)]
+    order = [*dict.fromkeys(arm for _, arms in panels_of for arm in arms)]
     if not panels_of:
         return None
     columns = min(3, len(panels_of))
@@ -118,10 +121,11 @@ def curves(results: Mapping[str, Any], metrics: Sequence[str] | None = None) -> 
     figure = Figure(figsize=(3.4 * columns + 1.2 * (columns == 1), 2.7 * lines + 0.3), layout="constrained")
     panels = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=len(drawn) == 1).ravel()
     for panel, (metric, arms) in zip(panels, panels_of, strict=False):
-        for i, arm in enumerate(arms):
-            _draw_curve(panel, results, arm, metric, i, every=1 + (len(panels_of) > 2))
+        for arm in arms:
+            _draw_curve(panel, results, arm, metric, order.index(arm), every=1 + (len(panels_of) > 2))
         panel.legend(fontsize=7 if max(map(len, arms)) < 30 else 5, frameon=False, loc="best")
         panel.set_xlabel(results.get("x", "update"), fontsize=8)
+        panel.set_ylabel(metric if arms == panels_of[0][1] else "", fontsize=8)
         panel.set_title(metric if len(drawn) > 1 else "", fontsize=9)
         panel.tick_params(labelsize=7, labelbottom=True)
         panel.locator_params(nbins=4)
@@ -141,12 +145,11 @@ def _is_drawn(results: Mapping[str, Any], metric: str) -> bool:
 
 
 def _in_parts(results: Mapping[str, Any], metric: str) -> list[list[str]]:
-    """The arms of each panel; of more than `SHOWN` arms those in a prediction come first, and the rest is left out."""
+    """The arms of each panel: those that a prediction compares beside each other, at most `SHOWN`."""
     arms = [arm for arm, metrics in results["curves"].items() if metric in metrics]
-    if len(arms) > SHOWN:
+    if len(arms) > BANDS:
         named = [arm for x in predictions_of(results) if x.metric == metric for arm in x.arms]
-        kept = [*dict.fromkeys(arm for arm in (*named, *arms) if arm in arms)][:SHOWN]
-        arms = [arm for arm in arms if arm in kept]
+        arms = [*dict.fromkeys(arm for arm in (*named, *arms) if arm in arms)][:SHOWN]
     return [arms[i : i + BANDS] for i in range(0, len(arms), BANDS)]
 
 
@@ -158,7 +161,7 @@ def _draw_curve(panel: Any, results: Mapping[str, Any], arm: str, metric: str, p
         began = [np.array([before[metric][x]], np.float64) for x in ENDS]
         mean, low, high = (np.concatenate(x) for x in zip(began, (mean, low, high), strict=True))
         update = np.concatenate([[0], update + 1])
-    color, dash = OKABE_ITO[place], ("-", "--", "-.", ":")[place]
+    color, dash = OKABE_ITO[place % len(OKABE_ITO)], ("-", "--", "-.", ":")[place % BANDS]
     panel.plot(update, mean, dash, color=color, label=arm, linewidth=1.2)
     panel.fill_between(update, low, high, alpha=0.15, color=color, linewidth=0)
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from scipy import stats
 
 from jaxmarl_llm.studies.pages import figures, pages, report, results
+from jaxmarl_llm.studies.pages import page as page_module
 from jaxmarl_llm.studies.predictions import AtLeast, AtMost, Higher, judge, record_of
 from jaxmarl_llm.studies.study import Paper
 
@@ -176,7 +177,14 @@ def test_the_figures_are_drawn(written):
         assert text.startswith("<?xml") and text.rstrip().endswith("</svg>") and len(text) < 40_000
     for part in ("toy, tiny: reward", ">step<", ">both<", *(color.lower() for color in figures.OKABE_ITO[:2])):
         assert part in curves  # both arms, not hidden
-    for part in (">reward<", ">tail<", "both − one", "8 seeds", figures.SIDE, figures.OF_SOURCE["theory"].lower()):
+    for part in (
+        ">difference in reward<",
+        ">difference in tail<",
+        "both − one",
+        "8 seeds",
+        figures.SIDE,
+        figures.OF_SOURCE["theory"].lower(),
+    ):
         assert part in forest
     assert not list(out.glob("*.partial"))
     assert figures.curves(returned) == (out / "curves.svg").read_bytes()  # from the file alone, and again the same
@@ -430,4 +438,4 @@ def test_the_pages_in_the_repository_are_what_their_results_say():
 
 def test_a_column_that_is_empty_for_all_arms_is_not_shown():
     table = [("arm", "a", "b", "c"), ("one", "", "1", ""), ("two", "", "", "2")]
-    assert pages.drop_empty_columns(table) == [("arm", "b", "c"), ("one", "1", ""), ("two", "", "2")]
+    assert page_module.drop_empty_columns(table) == [("arm", "b", "c"), ("one", "1", ""), ("two", "", "2")]
