@@ -1,12 +1,13 @@
 """A freeze, its run and its page in a repository of git, and what must not be: each planted, and each found."""
 
-import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,45 +49,49 @@ def commit(home: Path, message: str) -> str:
     return git(home, "rev-parse", "HEAD")
 
 
-COUNTER = itertools.count()
+PACKAGE = "toy_of_levels"
+
+
+def new_package(folder: Path) -> Path:
+    """A package with a study in a repository of its own."""
+    home = folder / PACKAGE
+    (home / "rooms").mkdir(parents=True)
+    for room in (home, home / "rooms"):
+        (room / "__init__.py").write_text("")
+    (home / "rooms" / "levels.py").write_text(STUDY.replace("BOUND", "0.5"))
+    git(folder, "init", "-q")
+    commit(folder, "a study")
+    return home
 
 
 @pytest.fixture
 def toy(tmp_path, monkeypatch):
-    """A package with a study in a repository of its own."""
-    name = f"toy_frozen_{next(COUNTER)}"
-    home = tmp_path / "repository" / name
-    (home / "rooms").mkdir(parents=True)
-    for folder in (home, home / "rooms"):
-        (folder / "__init__.py").write_text("")
-    (home / "rooms" / "levels.py").write_text(STUDY.replace("BOUND", "0.5"))
-    git(home.parent, "init", "-q")
-    commit(home.parent, "a study")
+    home = new_package(tmp_path / "repository")
     monkeypatch.syspath_prepend(home.parent)
     yield home
-    forget(home)
+    forget()
 
 
-def forget(home: Path) -> None:
+def forget() -> None:
     """The study is imported anew."""
-    for module in [module for module in sys.modules if module.startswith(home.name)]:
+    for module in [module for module in sys.modules if module.startswith(PACKAGE)]:
         del sys.modules[module]
 
 
 @pytest.fixture
-def command(toy, monkeypatch, capsys) -> Callable[..., str]:
+def command(monkeypatch, capsys) -> Callable[..., str]:
     """Runs a command of the package: what it prints, its error included."""
+    return lambda *words: answer(monkeypatch, capsys.readouterr, *words)
 
-    def run(*words: str | Path) -> str:
-        monkeypatch.setattr(sys, "argv", [toy.name, *map(str, words)])
-        forget(toy)
-        try:
-            commands.main(toy.name)
-        except SystemExit as end:
-            return f"{end.code if isinstance(end.code, str) else ''} {capsys.readouterr().err}"
-        return capsys.readouterr().out
 
-    return run
+def answer(patch: pytest.MonkeyPatch, printed: Callable, *words: str | Path) -> str:
+    patch.setattr(sys, "argv", [PACKAGE, *map(str, words)])
+    forget()
+    try:
+        commands.main(PACKAGE)
+    except SystemExit as end:
+        return f"{end.code if isinstance(end.code, str) else ''} {printed().err}"
+    return printed().out
 
 
 def freeze(home: Path, command) -> str:
@@ -95,18 +100,33 @@ def freeze(home: Path, command) -> str:
     return commit(home.parent, "freeze")
 
 
+@pytest.fixture(scope="module")
+def first_of_all(tmp_path_factory) -> Path:
+    """A repository with a table that was frozen, run and published, and a former one in the history."""
+    folder = tmp_path_factory.mktemp("published")
+    home = new_package(folder / "repository")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(home.parent)
+        command = lambda *words: answer(patch, lambda: SimpleNamespace(out="", err=""), *words)
+        for number in range(2):
+            command("freeze", "levels", "--tried", "nothing, on no seeds", "--seeds", "8")
+            commit(home.parent, "freeze")
+            out = folder / f"run{number}"
+            command("levels", "--frozen", "--out", out)
+            command("publish", out, "--why", "The first of two.")
+            command("pages", "--figures")
+            commit(home.parent, "table")
+        forget()
+    return home.parent
+
+
 @pytest.fixture
-def published(toy, command, tmp_path) -> Path:
-    """Its table, frozen, run and published, and a former one in the history."""
-    for _ in range(2):
-        freeze(toy, command)
-        out = tmp_path / f"run{next(COUNTER)}"
-        assert "holds" in command("levels", "--frozen", "--out", out)
-        assert "Write what was found" in command("publish", out, "--why", "The first of two.")
-        command("pages", "--figures")
-        commit(toy.parent, "table")
-    assert command("pages", "--check") == ""
-    return toy
+def published(first_of_all, tmp_path, monkeypatch):
+    shutil.copytree(first_of_all, tmp_path / "repository")
+    home = tmp_path / "repository" / PACKAGE
+    monkeypatch.syspath_prepend(home.parent)
+    yield home
+    forget()
 
 
 def edit(file: Path, change: Callable) -> None:
@@ -115,7 +135,8 @@ def edit(file: Path, change: Callable) -> None:
     file.write_text(json.dumps(content, indent=1))
 
 
-def test_seeds_follow_from_the_digest_and_nobody_chooses_them(published):
+def test_seeds_follow_from_the_digest_and_nobody_chooses_them(published, command):
+    assert command("pages", "--check") == ""
     folder = published / "results" / "levels"
     kept, results = (json.loads((folder / name).read_text()) for name in ("frozen.json", "results.json"))
     assert results["seeds"] == kept["seeds"] == frozen.seeds_of(kept["digest"], 8) and kept["seeds"][0] >= 1000
@@ -188,7 +209,7 @@ def test_a_run_of_other_seeds_is_not_published(toy, command, tmp_path):
 @pytest.mark.commands
 def test_all_tables_that_wait_are_run_and_get_their_pages(toy, command, tmp_path, monkeypatch):
     """Once: nothing waits then. The results of another checkout are written."""
-    main = f"from jaxmarl_llm.studies import commands\n\ncommands.main({toy.name!r})\n"
+    main = f"from jaxmarl_llm.studies import commands\n\ncommands.main({PACKAGE!r})\n"
     (toy / "__main__.py").write_text(main)
     commit(toy.parent, "a command")
     freeze(toy, command)
@@ -196,7 +217,7 @@ def test_all_tables_that_wait_are_run_and_get_their_pages(toy, command, tmp_path
     monkeypatch.setenv("PYTHONPATH", f"{toy.parent}:{Path(__file__).parents[3]}")
     monkeypatch.setattr(os, "nice", lambda level: level)  # of this process
     git(toy.parent, "worktree", "add", "-q", str(tmp_path / "other"))
-    other = tmp_path / "other" / toy.name
+    other = tmp_path / "other" / PACKAGE
     options = ("run", "--frozen", "--out", tmp_path / "runs", "--into", other)
     assert "1 tables: levels" in command(*options)
     assert "**Frozen** at" in (other / "results/levels/README.md").read_text()
@@ -285,13 +306,13 @@ FALSIFICATIONS = {
 
 @pytest.mark.parametrize("committed", [False, True])
 @pytest.mark.parametrize("what", FALSIFICATIONS)
-def test_a_falsification_is_found(what, committed, published, command):
+def test_a_falsification_is_found(what, committed, published):
     falsify, says = FALSIFICATIONS[what]
     falsify(published)
     if committed:
         commit(published.parent, "nothing to see here")
-    forget(published)
-    assert any(says in sentence for sentence in history.faults(published.name, published)), what
+    forget()
+    assert any(says in sentence for sentence in history.faults(PACKAGE, published)), what
 
 
 def test_a_second_freeze_without_a_table_of_the_first_is_found(toy, command):
@@ -300,7 +321,7 @@ def test_a_second_freeze_without_a_table_of_the_first_is_found(toy, command):
     commit(toy.parent, "another parent, other seeds")
     freeze(toy, command)
     results = {"study": "levels"}
-    assert any("neither the latest one nor in" in x or "is gone" in x for x in history.faults(toy.name, toy)), results
+    assert any("neither the latest one nor in" in x or "is gone" in x for x in history.faults(PACKAGE, toy)), results
 
 
 def test_the_repository_has_nothing_to_hide():
