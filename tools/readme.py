@@ -25,7 +25,7 @@ from jaxmarl_llm.studies.pages.figures import OKABE_ITO
 from jaxmarl_llm.studies.pages.format import markdown
 from jaxmarl_llm.studies.pages.index import kind
 from jaxmarl_llm.studies.pages.page import read_about
-from jaxmarl_llm.studies.predictions import judge, status
+from jaxmarl_llm.studies.predictions import UNMET, judge, status
 
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "experiments/results"
@@ -93,11 +93,13 @@ CHOSEN = (
 def methods() -> str:
     """The count of the papers' directions, and a table of ten studies: question, page, finding, status."""
     runs = [results.load(file) for file in sorted(RUNS.glob("*/results.json"))]
-    verdicts = [verdict for run in runs for verdict in judge(run) if verdict.prediction.source == "paper"]
-    outcomes = [verdict.outcome for verdict in verdicts]
+    judged = [(verdicts, "frozen" in run) for run in runs for verdicts in [judge(run)] if status(verdicts) != UNMET]
+    papers = [(x.outcome, before) for verdicts, before in judged for x in verdicts if x.prediction.source == "paper"]
+    outcomes = [outcome for outcome, _ in papers]
     told = (
-        f"Of {len(outcomes)} directions that papers state, {outcomes.count('holds')} hold in these small settings, "
-        f"{outcomes.count('contradicted')} are contradicted, {outcomes.count('not shown')} are not shown."
+        f"Of {len(outcomes)} comparisons drawn from papers {outcomes.count('holds')} hold in these small settings, "
+        f"{outcomes.count('contradicted')} are contradicted, {outcomes.count('not shown')} are not shown; "
+        f"{sum(before for _, before in papers)} were frozen before their run, the others sorted after it."
     )
     rows: list[Any] = [("question", "study", "found", "status")]
     for name in CHOSEN:
@@ -105,7 +107,14 @@ def methods() -> str:
         run, about = results.load(file), read_about(file.parent)
         short = about["short"] if about["run"] == results.run_of(run) else ""
         page = f"[{name}]({file.parent.relative_to(ROOT).as_posix()}/README.md)"
-        rows.append((run["question"], page, short, f"{status(judge(run))}, {kind(run)}"))
+        rows.append(
+            (
+                run["question"],
+                page,
+                short,
+                f"{status(judge(run))}, {kind(run)}{', not yet frozen' * ('frozen' not in run)}",
+            )
+        )
     return f"{told}\n\n{markdown(rows)}"
 
 

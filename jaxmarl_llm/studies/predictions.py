@@ -271,13 +271,14 @@ def _clean(ends: Sequence[float]) -> list[float | None]:
     return [None if np.isnan(x) else float(x) for x in ends]
 
 
-STATUSES = ("holds here", "contradicted here", "mixed", "not shown", "condition not met", "not tested")
+UNMET = "condition not met"
+STATUSES = ("holds here", "contradicted here", "mixed", "not shown", UNMET, "not tested")
 
 
 def status(verdicts: Sequence[Verdict]) -> str:
     """The status of a study about its paper: one of `STATUSES`, from the predictions that are the paper's."""
     if any(verdict.prediction.condition and verdict.outcome != "holds" for verdict in verdicts):
-        return "condition not met"
+        return UNMET
     outcomes = {verdict.outcome for verdict in verdicts if verdict.prediction.source == "paper"}
     if not outcomes:
         return "not tested"

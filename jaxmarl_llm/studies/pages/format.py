@@ -21,9 +21,9 @@ def interval(cell: Mapping[str, Any]) -> str:
     return number(cell["mean"]) + ends
 
 
-def count(n: int, thing: str) -> str:
+def count(n: int, thing: str, things: str = "") -> str:
     """A number with its noun: `1 seed`, `2 seeds`."""
-    return f"{n} {thing}{'s' * (n != 1)}"
+    return f"{n} {thing if n == 1 else things or f'{thing}s'}"
 
 
 def duration(seconds: float) -> str:

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -88,7 +89,7 @@ def page(file: Path) -> str:
             "## Predictions\n\n" + prediction_table(results, verdicts) if verdicts else "",
             explanations(results, about, folder),
             *(f"<details><summary>{title}</summary>\n\n{text}\n\n</details>" for title, text in folded.items() if text),
-            links(folder),
+            links(results, folder),
         ]
     except (KeyError, TypeError, AttributeError, StopIteration) as error:
         raise ValueError(f"{file} is not complete ({error!r}): run its study again.") from None
@@ -103,7 +104,9 @@ ROBUST = (
 def finding(results: Mapping[str, Any], about: Mapping[str, Any], verdicts: Sequence[Verdict]) -> str:
     """The written finding if it is about this run, else the verdicts on the paper's directions."""
     if about.get("found") and about.get("run") == run_of(results):
-        older = "" if "frozen" in results else " (Intervals and p in these sentences are Student's t, not corrected.)"
+        older = (
+            "" if "frozen" in results else " (Intervals here are of an earlier judgement; the table has the verdicts.)"
+        )
         return f"**Found.** {about['found']}{older * bool(verdicts)}"
     papers = [f"- {verdict.sentence}" for verdict in verdicts if verdict.prediction.source == "paper"]
     return "**Found**, of the paper's directions:\n\n" + "\n".join(papers) if papers else ""
@@ -127,7 +130,11 @@ def frozen_state(results: Mapping[str, Any], folder: Path) -> str:
         later = " The frozen table, on new seeds, has not run yet." if (folder / frozen.FILE).exists() else ""
         return NOT_FROZEN + later
     seeds, commit = results["seeds"], results["frozen"]["commit"]
-    return f"**Frozen** at {commit[:10]}, then run on seeds {seeds[0]} to {seeds[-1]}, which follow from its digest."
+    kept = json.loads((folder / frozen.FILE).read_text(encoding="utf-8")) if (folder / frozen.FILE).exists() else {}
+    tried = f" Before the freeze: {kept['tried'].split('. ')[0].rstrip('.')}." if kept else ""
+    waits = " A later freeze waits for its table." * (bool(kept) and kept["digest"] != results["frozen"]["digest"])
+    which = f"seeds {seeds[0]} to {seeds[-1]}, which follow from its digest"
+    return f"**Frozen** at {commit[:10]}, then run on {which}.{tried * (not waits)}{waits}"
 
 
 def prediction_table(results: Mapping[str, Any], verdicts: Sequence[Verdict]) -> str:
@@ -202,8 +209,8 @@ def disclosures(about: Mapping[str, Any]) -> str:
     return "\n\n".join(filter(None, parts))
 
 
-def links(folder: Path) -> str:
-    files = {"notes.md": "Notes", "transcript.md": "A transcript"}
+def links(results: Mapping[str, Any], folder: Path) -> str:
+    files = {"notes.md": "Notes" + " on the former table" * ("frozen" in results), "transcript.md": "A transcript"}
     return "\n".join(["- [All numbers](results.json)"] + [
         f"- [{title}]({name})" for name, title in files.items() if (folder / name).exists()
     ])  # fmt: skip

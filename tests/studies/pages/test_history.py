@@ -320,8 +320,19 @@ def test_a_second_freeze_without_a_table_of_the_first_is_found(toy, command):
     (toy / "notes.md").write_text("x")
     commit(toy.parent, "another parent, other seeds")
     freeze(toy, command)
-    results = {"study": "levels"}
-    assert any("neither the latest one nor in" in x or "is gone" in x for x in history.faults(PACKAGE, toy)), results
+    assert any("is gone" in fault for fault in history.faults(PACKAGE, toy))
+
+
+def test_a_freeze_may_wait_for_its_table_and_a_third_one_may_not_skip_it(published, command):
+    """The page says that the table is of the freeze before."""
+    for number in range(2):
+        (published / "notes.md").write_text(str(number))
+        commit(published.parent, "another parent, other seeds")
+        freeze(published, command)
+        command("pages")
+        faults = history.faults(PACKAGE, published)
+        assert len(faults) == number and all("neither the latest one nor in" in fault for fault in faults)
+        assert "A later freeze waits for its table" in (published / "results/levels/README.md").read_text()
 
 
 def test_the_repository_has_nothing_to_hide():
