@@ -233,7 +233,7 @@ STUDY = Study(
     extra={"talk": TALK, "two_models": TWO_MODELS},
     expected={
         ("smollm2", "naive"): "Two copies of SmolLM2-135M play the prisoner's dilemma and learn by policy gradient. "
-        "Expect cooperation to fall from about 0.5 to near 0 within 24 updates (6 minutes)."
+        "Expect cooperation to fall from 0.50 to about 0.14 within 24 updates (6 minutes), most of it after the 16th."
     },
     method="alignment",
     metrics=("points", "always_defect earns", "against tit_for_tat"),
