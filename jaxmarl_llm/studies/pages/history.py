@@ -114,8 +114,8 @@ def _faults(folder: Path, versions: Versions, repository: Repository) -> Iterato
         yield f"{frozen.FILE} differs from its commit"
         yield from _digest_faults(now, folder)
     if table:
-        of = [(commit, freeze) for commit, freeze in kept if table == {"commit": commit, "digest": freeze["digest"]}]
-        yield from _run_faults(results, *of[0], repository) if of else ["the table is of no freeze"]
+        its = [(commit, freeze) for commit, freeze in kept if table == {"commit": commit, "digest": freeze["digest"]}]
+        yield from _run_faults(results, *its[0], repository) if its else ["the table is of no freeze"]
     yield from _published_faults(results, versions["results.json"], entries)
 
 

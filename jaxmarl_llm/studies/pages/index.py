@@ -66,14 +66,14 @@ def count_predictions(every: Iterable[Mapping[str, Any]]) -> str:
     verdicts = [(x.prediction.source, x.outcome, before) for verdicts, before in told for x in verdicts]
     parts = []
     for title, sources in (
-        ("the comparisons drawn from papers", ("paper",)),
-        ("our own predictions", ("theory", "pilot")),
+        ("comparisons drawn from papers", ("paper",)),
+        ("predictions of our own", ("theory", "pilot")),
     ):
         outcomes = [(outcome, before) for source, outcome, before in verdicts if source in sources]
         every_one, held = [before for _, before in outcomes], [before for x, before in outcomes if x == "holds"]
         contradicted = sum(outcome == "contradicted" for outcome, _ in outcomes)
         parts.append(
-            f"- Of {len(outcomes)} of {title}, {len(held)} hold here, {contradicted} are contradicted here, "
+            f"- Of {len(outcomes)} {title}, {len(held)} hold here, {contradicted} are contradicted here, "
             f"{len(outcomes) - len(held) - contradicted} are not shown. {sum(every_one)} were frozen before their run, "
             f"on seeds that nobody had seen: {sum(held)} of these hold."
         )

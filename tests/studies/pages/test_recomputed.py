@@ -125,7 +125,7 @@ def test_the_page_says_what_other_code_finds(file):
 
 def test_the_counts_of_the_index_are_sums_over_the_pages():
     index = (FILES[0].parents[2] / "README.md").read_text()
-    titles = {"the comparisons drawn from papers": {"paper"}, "our own predictions": {"theory", "pilot"}}
+    titles = {"comparisons drawn from papers": {"paper"}, "predictions of our own": {"theory", "pilot"}}
     for title, sources in titles.items():
         outcomes = []
         for file in JUDGED:
@@ -135,7 +135,7 @@ def test_the_counts_of_the_index_are_sums_over_the_pages():
                 continue
             outcomes += [outcome for record, (outcome, _, _) in pairs if record["source"] in sources]
         counted = re.search(
-            rf"Of (\d+) of {title}, (\d+) hold here, (\d+) are contradicted here, (\d+) are not shown", index
+            rf"Of (\d+) {title}, (\d+) hold here, (\d+) are contradicted here, (\d+) are not shown", index
         )
         kinds = ("holds", "contradicted", "not shown")
         assert [*map(int, counted.groups())] == [len(outcomes), *(outcomes.count(kind) for kind in kinds)]
