@@ -25,17 +25,21 @@ small nets that are computed, tiny policies (2 layers of width 32, one token a p
 paper was reproduced in its own models and sizes: a status says what its direction did *here*.
 
 A metric is each seed's mean over the last tenth of the updates, or another number a seed, as its page says. Arms are
-paired by seed. A comparison holds if p of the exact two-sided sign-flip test is at most 0.05 after Holm over the
+paired by seed. A prediction holds if p of the exact two-sided sign-flip test is at most 0.05 after Holm over the
 study's predictions, in the predicted direction; it is contradicted at the same level in the other direction; else it
-is not shown. The interval inverts the same test. A status is of the predictions that are a paper's: the paper's in
-that column, or one that the page names. A check holds if the code is right, and is evidence for nothing. *Not yet
-frozen* means that predictions were sorted, and some restated, after the table had been seen. A frozen table ran after
-its predictions and settings were committed, on new seeds; most repeat settings whose earlier table had been seen.
+is not shown. A value that is equal in all seeds has no p. The interval inverts the same test; a metric that some
+seeds never reach is compared by rank. A status is of the predictions that are a paper's: the paper's in that column,
+or one that the page names. A check is a bound or an order that right code or the setting itself should give, and is
+evidence for nothing.
 
-How sure a verdict is beside its p: 34 tables in the history of this repository ran again on the same seeds, after
-changes that rounded sums otherwise. Of their 222 verdicts, by the predictions of 2026-11-28, 26 moved (12%), 15 in
-the four runs of `sizes` and 10 in `cory_kl`. Since then the bits of a run follow from its recipe and seed alone, on
-one kind of machine."""
+*Not yet frozen* means that predictions were sorted, and some restated, after the table had been seen. A frozen table
+ran after its predictions and settings were committed, on new seeds; all so far repeat settings whose earlier table
+had been seen.
+
+How sure a verdict is beside its p: some thirty tables in the history of this repository ran again on the same seeds,
+after changes that rounded sums otherwise. About one verdict in eight moved (26 of some 200), nearly all in `sizes`
+and `cory_kl`. Since then the bits of a tiny or computed run follow from its recipe and seed alone, on one kind of CPU
+and one version."""
 
 
 def collection(files: Sequence[Path]) -> str:
@@ -111,4 +115,4 @@ def _row(file: Path, results: Mapping[str, Any], beside: Path) -> Sequence[Any]:
 
 def kind(results: Mapping[str, Any]) -> str:
     """The setting in a word."""
-    return {"computed": "tables", "tiny": "tiny policies"}.get(results["model"], results["model"])
+    return {"tiny": "tiny policies"}.get(results["model"], results["model"])
