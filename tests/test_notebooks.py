@@ -65,7 +65,7 @@ def test_a_method_is_compared_over_seeds():
     assert set(ends) == {"both", "better_only", "worse_only", "chosen_of_two", "all_of_two"}
     assert ends["worse_only"] < ends["both"] - 0.25 and abs(ends["better_only"] - ends["both"]) < 0.2
     assert ends["chosen_of_two"] < ends["all_of_two"] - 0.08 and ends["chosen_of_two"] > 0.5  # chance is a quarter
-    assert "worse_only below both: as predicted" in said and "chosen_of_two above all_of_two: contradicted" in said
+    assert "worse_only below both: holds" in said and "chosen_of_two above all_of_two: contradicted" in said
 
 
 @pytest.mark.commands
