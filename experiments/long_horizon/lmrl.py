@@ -132,6 +132,9 @@ PLACES = {
     game: f"Table 2, {task}: BC {cloned}, online filtered BC {filtered}, online PPO {ppo}"
     for game, (task, cloned, filtered, ppo) in TABLE_2.items()
 }
+Kind = type[Higher] | type[Lower]
+FILTERED_TO_BC: dict[str, Kind] = {"questions": Lower, "wordle": Higher, "rooms": Higher}
+PPO_TO_FILTERED: dict[str, Kind] = {"questions": Higher, "wordle": Lower, "maze": Higher, "rooms": Higher}
 STUDY = Study(
     paper=Paper("LMRL Gym (Abdulhai et al.)", "https://arxiv.org/abs/2311.18232", 2023, checked="release"),
     question="What does a value function add to imitation, in which games?",
@@ -143,7 +146,7 @@ STUDY = Study(
     predictions=(
         *(
             kind("return", f"{game}/filtered", than=f"{game}/bc", source="paper", where=PLACES[game])
-            for game, kind in {"questions": Lower, "wordle": Higher, "rooms": Higher}.items()
+            for game, kind in FILTERED_TO_BC.items()
         ),
         Higher(
             "return",
@@ -154,7 +157,7 @@ STUDY = Study(
         ),
         *(
             kind("return", f"{game}/ppo", than=f"{game}/filtered", source="paper", where=f"Section 6, {PLACES[game]}")
-            for game, kind in {"questions": Higher, "wordle": Lower, "maze": Higher, "rooms": Higher}.items()
+            for game, kind in PPO_TO_FILTERED.items()
         ),
         *(
             Higher("return", f"{game}/ppo", than=f"{game}/bc", source="paper", where=f"Section 6, {PLACES[game]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,12 @@ def sign_flip_test(a: Any, b: Any) -> float:
     It is 1 if all d are 0 or n is 0. Pairs that are not finite are skipped. Above `EXACT` pairs patterns are sampled,
     and the observed one counts as one of them. Raises ValueError unless both are [n].
     """
-    difference = _differences(a, b)
+    return _sign_flip_p(_differences(a, b).tobytes())
+
+
+@functools.lru_cache(maxsize=4096)  # pages and figures ask for the same samples, with 2^20 patterns each
+def _sign_flip_p(sample: bytes) -> float:
+    difference = np.frombuffer(sample)
     # Not scipy.stats.permutation_test: its tolerance is relative to the observed sum, so that it misses ties where
     # that is nearly 0 (rates in tenths: 1 sample in 100), and it refuses fewer than two pairs.
     tolerance = 1e-12 * np.abs(difference).sum()
@@ -95,11 +101,16 @@ def sign_flip_interval(a: Any, b: Any, confidence: float = 0.95) -> tuple[float,
     """Mean of a - b and the interval (difference, low, high) of the shifts that `sign_flip_test` does not reject.
 
     A shift m is rejected with p = the share of all 2^n subsets of d whose mean is at most m, the empty one included. So
-    the ends are order statistics of the means of subsets. Too few
-    pairs for this confidence have no interval: low and high are NaN. Pairs that are not finite are skipped.
+    the ends are order statistics of the means of subsets. Too few pairs for this confidence have no interval: low and
+    high are NaN. Pairs that are not finite are skipped.
     Hartigan, Using Subsample Values as Typical Values (1969), https://doi.org/10.1080/01621459.1969.10501057.
     """
-    difference = _differences(a, b)
+    return _sign_flip_ends(_differences(a, b).tobytes(), confidence)
+
+
+@functools.lru_cache(maxsize=4096)
+def _sign_flip_ends(sample: bytes, confidence: float) -> tuple[float, float, float]:
+    difference = np.frombuffer(sample)
     mean = float(difference.mean()) if len(difference) else np.nan
     sums, counts = _subset_sums(difference), _subset_sums(np.ones(len(difference)))
     means = sums[counts > 0] / counts[counts > 0]

@@ -20,7 +20,9 @@ holds if p is at most 0.05 in its direction, and is contradicted if p is at most
 
 from __future__ import annotations
 
+import abc
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -39,8 +41,8 @@ Outcome = Literal["holds", "contradicted", "not shown"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Prediction:
-    """A statement on one metric of an arm, or of two arms paired by seed. Use a subclass."""
+class Prediction(abc.ABC):
+    """A statement on one metric of an arm, or of two arms paired by seed. Its kinds say where it holds (`region`)."""
 
     metric: str
     arm: str
@@ -60,9 +62,16 @@ class Prediction:
     def arms(self) -> tuple[str, ...]:
         return (self.arm, self.than) if self.than else (self.arm,)
 
+    @property
+    @abc.abstractmethod
+    def region(self) -> tuple[float, float]:
+        """The values of the difference, or of the bounded metric, for which it holds: from, to."""
+
     def sides(self, difference: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Values [n] that are all above 0 if the prediction is true, from arm minus other arm, or from the metric."""
-        raise NotImplementedError
+        """Values [n], one array for each end of the region, that are at least 0 where the prediction is true."""
+        low, high = self.region
+        ends = (low, difference - low), (high, high - difference)
+        return tuple(side for end, side in ends if math.isfinite(end))
 
     def __str__(self) -> str:
         margin = f" by {self.by:g}" if self.by else ""
@@ -72,36 +81,41 @@ class Prediction:
 class Higher(Prediction):
     word = "above"
 
-    def sides(self, difference: np.ndarray) -> tuple[np.ndarray, ...]:
-        return (difference - self.by,)
+    @property
+    def region(self) -> tuple[float, float]:
+        return self.by, math.inf
 
 
 class Lower(Prediction):
     word = "below"
 
-    def sides(self, difference: np.ndarray) -> tuple[np.ndarray, ...]:
-        return (-difference - self.by,)
+    @property
+    def region(self) -> tuple[float, float]:
+        return -math.inf, -self.by
 
 
 class NotLower(Prediction):
     word = "not below"
 
-    def sides(self, difference: np.ndarray) -> tuple[np.ndarray, ...]:
-        return (difference + self.by,)
+    @property
+    def region(self) -> tuple[float, float]:
+        return -self.by, math.inf
 
 
 class NotHigher(Prediction):
     word = "not above"
 
-    def sides(self, difference: np.ndarray) -> tuple[np.ndarray, ...]:
-        return (self.by - difference,)
+    @property
+    def region(self) -> tuple[float, float]:
+        return -math.inf, self.by
 
 
 class Within(Prediction):
     word = "equal to"
 
-    def sides(self, difference: np.ndarray) -> tuple[np.ndarray, ...]:
-        return difference + self.by, self.by - difference
+    @property
+    def region(self) -> tuple[float, float]:
+        return -self.by, self.by
 
 
 class _Bound(Prediction):
@@ -115,15 +129,17 @@ class _Bound(Prediction):
 class AtLeast(_Bound):
     word = "at least"
 
-    def sides(self, difference: np.ndarray) -> tuple[np.ndarray, ...]:
-        return (difference - self.by,)
+    @property
+    def region(self) -> tuple[float, float]:
+        return self.by, math.inf
 
 
 class AtMost(_Bound):
     word = "at most"
 
-    def sides(self, difference: np.ndarray) -> tuple[np.ndarray, ...]:
-        return (self.by - difference,)
+    @property
+    def region(self) -> tuple[float, float]:
+        return -math.inf, self.by
 
 
 KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Higher, Lower, NotLower, NotHigher, Within, AtLeast, AtMost)}

@@ -15,17 +15,7 @@ import numpy as np
 
 from jaxmarl_llm.studies.pages.format import count
 from jaxmarl_llm.studies.pages.results import ENDS, decisive, has, predictions_of
-from jaxmarl_llm.studies.predictions import (
-    AtLeast,
-    AtMost,
-    Higher,
-    Lower,
-    NotHigher,
-    NotLower,
-    Prediction,
-    Within,
-    judge,
-)
+from jaxmarl_llm.studies.predictions import Prediction, judge
 
 # colours that colour-blind readers can tell apart
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -59,14 +49,14 @@ def forest(results: Mapping[str, Any]) -> bytes | None:
             filled = color if verdict.outcome != "not shown" else "white"
             mark = "X" if verdict.outcome == "contradicted" else "o"
             panel.plot([mean], [row], mark, color=color, markerfacecolor=filled, markersize=6)
-            panel.plot(side_of(verdict.prediction), [row] * 2, alpha=0)  # the bound is within the axis
+            panel.plot(verdict.prediction.region, [row] * 2, alpha=0)  # the bound is within the axis
         if compared:
             panel.axvline(0, color="#888888", linewidth=0.8, zorder=0)
         panel.set(ylim=(len(rows) - 0.5, -0.5), title=f"difference in {metric}" if compared else metric)
         panel.title.set(fontsize=9)
         ends = panel.get_xlim()
         for row, verdict in enumerate(rows):
-            start, end = side_of(verdict.prediction)
+            start, end = verdict.prediction.region
             panel.fill_betweenx(
                 [row - 0.45, row + 0.45], max(start, ends[0]), min(end, ends[1]), color=SIDE, linewidth=0, zorder=-1
             )
@@ -81,21 +71,6 @@ def forest(results: Mapping[str, Any]) -> bytes | None:
         fontsize=8,
     )
     return _svg(figure, results["study"])
-
-
-def side_of(prediction: Prediction) -> tuple[float, float]:
-    """The values of an effect for which the prediction holds, from and to."""
-    by = prediction.by
-    sides = {
-        Higher: (by, math.inf),
-        Lower: (-math.inf, -by),
-        NotLower: (-by, math.inf),
-        NotHigher: (-math.inf, by),
-        Within: (-by, by),
-        AtLeast: (by, math.inf),
-        AtMost: (-math.inf, by),
-    }
-    return sides[type(prediction)]
 
 
 def label_of(prediction: Prediction) -> str:

@@ -11,11 +11,7 @@ from typing import Any
 from jaxmarl_llm.studies import registry
 from jaxmarl_llm.studies.pages.format import count, duration, markdown
 from jaxmarl_llm.studies.pages.page import arms, link, read_about
-from jaxmarl_llm.studies.pages.results import (
-    checks_of,
-    load,
-    run_of,
-)
+from jaxmarl_llm.studies.pages.results import checks_of, load, run_of
 from jaxmarl_llm.studies.predictions import UNMET, judge, passes, status
 
 INTRODUCTION = """# Results
@@ -79,7 +75,7 @@ def count_predictions(every: Iterable[Mapping[str, Any]]) -> str:
         parts.append(
             f"- Of {len(outcomes)} {title}, {len(held)} hold here, {contradicted} are contradicted here, "
             f"{len(outcomes) - len(held) - contradicted} are not shown. {sum(every_one)} were frozen before their run, "
-            f"on seeds that nobody had seen: {sum(held)} of these hold."
+            f"on new seeds: {sum(held)} of these hold."
         )
     if unmet := len(judged) - len(told):
         parts.append(f"- {count(unmet, 'study', 'studies')} whose condition is not met: not counted above.")

@@ -44,10 +44,7 @@ from jaxmarl_llm.studies.predictions import NEAR, Verdict, judge, passes, status
 ABOUT = "about.toml"
 
 CHECKED = {"release": "released code", "paper": "paper", "abstract": "abstract alone"}
-NOT_FROZEN = (
-    "**Not yet frozen.** The predictions were sorted, and some restated, after this table was seen; its seeds had been "
-    "seen while the study was made."
-)
+NOT_FROZEN = "**Not yet frozen.** The predictions were sorted, and some restated, after this table was seen."
 
 
 def read_about(folder: Path) -> dict[str, Any]:
