@@ -85,14 +85,20 @@ def _join_alone() -> None:
         )  # fmt: skip
 
 
-def use_cores() -> None:
-    """Gives this process a CPU device per usable core, so that devices can share runs (`sharding.cores`).
+def use_cores(most: int | None = None) -> None:
+    """Gives this process a CPU device for each core it may use, at most `most`, so that devices can share runs
+    (`sharding.cores`).
+
+    XLA gets as many threads as devices, on a single core two. Their number decides how XLA cuts large matrix products
+    up, and so their rounding: one core and two give the same bits, more cores with `most` of 2.
 
     Call it before any computation. It does nothing if several devices are simulated or several processes run.
     """
     if _simulated_devices() == 1 and not jax.distributed.is_initialized():
+        cores = min(surroundings.usable_cores(), most or sys.maxsize)
         with contextlib.suppress(RuntimeError):  # jax has started
-            jax.config.update("jax_num_cpu_devices", surroundings.usable_cores())
+            jax.config.update("jax_num_cpu_devices", cores)
+            os.environ["PJRT_NPROC"] = str(max(2, cores))
 
 
 def _simulated_devices() -> int:

@@ -25,8 +25,8 @@ from jaxmarl_llm.training.watch import NonFiniteError
 STOPPED = 75  # in the words of sysexits.h, a temporary failure: try again
 
 
-def execute(run: Callable[[threading.Event, Console], bool | None]) -> None:
-    """Runs a command, and turns its errors into one sentence on stderr and an exit code.
+def execute(run: Callable[[threading.Event, Console], bool | None], cores: int | None = None) -> None:
+    """Runs a command on at most `cores` CPU cores, and turns its errors into one sentence on stderr and an exit code.
 
     `run` takes an event that SIGINT and SIGTERM set, and a console. In a run of several processes, the first one alone
     prints. Exit codes:
@@ -40,17 +40,17 @@ def execute(run: Callable[[threading.Event, Console], bool | None]) -> None:
     An encoding of the console that lacks a character ends no command (`lasting`).
     """
     with lasting():
-        _execute(run)
+        _execute(run, cores)
 
 
-def _execute(run: Callable[[threading.Event, Console], bool | None]) -> None:
+def _execute(run: Callable[[threading.Event, Console], bool | None], cores: int | None) -> None:
     try:
         surroundings.settle()
         if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # a second start compiles nothing again
             jax.config.update("jax_compilation_cache_dir", str(loading.cache_directory() / "xla"))
         with stop_on_signals() as stop:
             distributed.initialize()
-            distributed.use_cores()
+            distributed.use_cores(cores)
             surroundings.check_devices()
             distributed.check_same(sys.argv[1:])
             finished = run(stop, Console(quiet=not distributed.is_main_process()))

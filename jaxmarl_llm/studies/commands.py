@@ -45,7 +45,8 @@ def main(package: str, further: Mapping[str, Command] | None = None) -> None:
     elif name in BUILT_IN:
         execute(lambda stop, console: BUILT_IN[name](package, arguments, console))
     else:
-        execute(lambda stop, console: runner.run(*_parse(package, sys.argv[1:]), stop, console))
+        cores = frozen.CORES if "--frozen" in arguments else None
+        execute(lambda stop, console: runner.run(*_parse(package, sys.argv[1:]), stop, console), cores)
 
 
 def _parse(package: str, words: Sequence[str]) -> tuple[registry.Entry, Settings]:

@@ -36,6 +36,7 @@ FIRST = 1000
 SPAN = 10**6
 STATED = ("predictions", "checks", "censored", "metrics", "settings")
 SEEDS = 20
+CORES = 2  # at most, so that a table has the same bits on machines with more cores
 
 
 def statement(name: str, study: Study) -> dict[str, Any]:

@@ -102,6 +102,34 @@ def test_affinity_holds_where_it_is_less_than_the_quota(tmp_path, monkeypatch):
         assert usable_cores(root) == cores
 
 
+def probe(code):
+    """The output of a process that writes nothing to stderr."""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=100)
+    assert done.stderr == ""
+    return done.stdout
+
+
+PRODUCT = """
+import hashlib, os
+os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:{0}]))
+import jax
+from jaxmarl_llm.devices import distributed
+distributed.use_cores({1})
+a, b = (jax.random.normal(jax.random.key(seed), (5000, 64)) for seed in (1, 2))
+print(hashlib.sha256(jax.device_get(jax.jit(lambda a, b: a.T @ b)(a, b)).tobytes()).hexdigest())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity here")
+def test_a_large_product_has_the_same_bits_on_one_core_as_on_two(monkeypatch):
+    if usable_cores() < 2:
+        pytest.skip("fewer than two cores")
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    digests = {probe(PRODUCT.format(cores, most)) for cores, most in ((1, None), (2, None), (2, 1), (64, 2))}
+    assert len(digests) == 1
+
+
 PROBE = """
 import os
 os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:{0}]))
@@ -114,13 +142,11 @@ print(surroundings.usable_cores(), jax.device_count(), len(sharding.cores(4)))
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity here")
 @pytest.mark.parametrize(("cores", "said"), [(1, "1 1 0"), (2, "2 2 2")])
-def test_a_process_has_a_device_for_each_core_that_it_may_use(cores, said):
+def test_a_process_has_a_device_for_each_core_that_it_may_use(cores, said, monkeypatch):
     if usable_cores() < cores:
         pytest.skip(f"fewer than {cores} cores")
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    command = [sys.executable, "-c", PROBE.format(cores)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", timeout=100)
-    assert (done.stdout, done.stderr) == (said + "\n", "")
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    assert probe(PROBE.format(cores)) == said + "\n"
 
 
 @pytest.mark.parametrize("option", surroundings.NUMBERS)

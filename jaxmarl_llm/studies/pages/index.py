@@ -34,8 +34,8 @@ had been seen.
 
 How sure a verdict is beside its p: some thirty tables in the history of this repository ran again on the same seeds,
 after changes that rounded sums otherwise. About one verdict in eight moved (26 of some 200), nearly all in `sizes`
-and `cory_kl`. Since then the bits of a tiny or computed run follow from its recipe and seed alone, on one kind of CPU,
-with equally many cores and one version."""
+and `cory_kl`. Since then the bits of a tiny or computed run follow from its recipe and seed alone, on one kind of CPU
+and one version."""
 
 
 def collection(files: Sequence[Path]) -> str:
