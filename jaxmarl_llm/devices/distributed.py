@@ -85,17 +85,17 @@ def _join_alone() -> None:
         )  # fmt: skip
 
 
-def use_cores(most: int | None = None) -> None:
-    """Gives this process a CPU device for each core it may use, at most `most`, so that devices can share runs
+def use_cores(limit: int | None = None) -> None:
+    """Gives this process a CPU device for each core it may use, at most `limit`, so that devices can share runs
     (`sharding.cores`).
 
     XLA gets as many threads as devices, on a single core two. Their number decides how XLA cuts large matrix products
-    up, and so their rounding: one core and two give the same bits, more cores with `most` of 2.
+    up, and so their rounding: one core and two give the same bits, more cores with `limit` of 2.
 
     Call it before any computation. It does nothing if several devices are simulated or several processes run.
     """
     if _simulated_devices() == 1 and not jax.distributed.is_initialized():
-        cores = min(surroundings.usable_cores(), most or sys.maxsize)
+        cores = min(surroundings.usable_cores(), limit or sys.maxsize)
         with contextlib.suppress(RuntimeError):  # jax has started
             jax.config.update("jax_num_cpu_devices", cores)
             os.environ["PJRT_NPROC"] = str(max(2, cores))
