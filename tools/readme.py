@@ -24,8 +24,8 @@ from jaxmarl_llm.studies.pages import results
 from jaxmarl_llm.studies.pages.figures import OKABE_ITO
 from jaxmarl_llm.studies.pages.format import markdown
 from jaxmarl_llm.studies.pages.index import kind
-from jaxmarl_llm.studies.pages.page import read_about
-from jaxmarl_llm.studies.predictions import UNMET, judge, status
+from jaxmarl_llm.studies.pages.page import is_counted, read_about, standing
+from jaxmarl_llm.studies.predictions import judge
 
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "experiments/results"
@@ -92,20 +92,23 @@ CHOSEN = (
 
 def methods() -> str:
     """The count of the papers' directions, and a table of ten studies: question, page, finding, status."""
-    runs = [results.load(file) for file in sorted(RUNS.glob("*/results.json"))]
-    judged = [(verdicts, "frozen" in run) for run in runs for verdicts in [judge(run)] if status(verdicts) != UNMET]
+    judged = []
+    for file in sorted(RUNS.glob("*/results.json")):
+        verdicts = judge(run := results.load(file))
+        judged += [(verdicts, "frozen" in run)] * is_counted(verdicts, read_about(file.parent))
     papers = [(x.outcome, before) for verdicts, before in judged for x in verdicts if x.prediction.source == "paper"]
     outcomes = [outcome for outcome, _ in papers]
     told = (
         f"Of {len(outcomes)} comparisons drawn from papers {outcomes.count('holds')} hold in these small settings, "
         f"{outcomes.count('contradicted')} are contradicted, {outcomes.count('not shown')} are not shown; "
         f"{sum(before for _, before in papers)} were frozen before a run on new seeds, the others sorted after their "
-        "table. A study whose condition failed is not counted."
+        "table. A study whose setting cannot show the claim is not counted."
     )
     rows: list[Any] = [("question", "study", "found", "status")]
     for name in CHOSEN:
         file = RUNS / name / "results.json"
         run, about = results.load(file), read_about(file.parent)
+        waits = "frozen" not in run and not about.get("unfit")
         short = about["short"] if about["run"] == results.run_of(run) else ""
         page = f"[{name}]({file.parent.relative_to(ROOT).as_posix()}/README.md)"
         rows.append(
@@ -113,7 +116,7 @@ def methods() -> str:
                 run["question"],
                 page,
                 short,
-                f"{status(judge(run))}, {kind(run)}{', not yet frozen' * ('frozen' not in run)}",
+                f"{standing(judge(run), about)}, {kind(run)}{', not yet frozen' * waits}",
             )
         )
     return f"{told}\n\n{markdown(rows)}"

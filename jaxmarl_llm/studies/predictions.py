@@ -287,8 +287,8 @@ def _clean(ends: Sequence[float]) -> list[float | None]:
     return [None if np.isnan(x) else float(x) for x in ends]
 
 
-UNMET = "condition not met"
-STATUSES = ("holds here", "contradicted here", "mixed", "not shown", UNMET, "not tested")
+UNMET, NOT_TESTED = "condition not met", "not tested"
+STATUSES = ("holds here", "contradicted here", "mixed", "not shown", UNMET, NOT_TESTED)
 
 
 def status(verdicts: Sequence[Verdict]) -> str:
@@ -297,7 +297,7 @@ def status(verdicts: Sequence[Verdict]) -> str:
         return UNMET
     outcomes = {verdict.outcome for verdict in verdicts if verdict.prediction.source == "paper"}
     if not outcomes:
-        return "not tested"
+        return NOT_TESTED
     return (
         {"holds": "holds here", "contradicted": "contradicted here", "not shown": "not shown"}[outcomes.pop()]
         if len(outcomes) == 1

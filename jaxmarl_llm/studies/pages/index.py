@@ -10,9 +10,9 @@ from typing import Any
 
 from jaxmarl_llm.studies import registry
 from jaxmarl_llm.studies.pages.format import count, duration, markdown
-from jaxmarl_llm.studies.pages.page import arms, link, read_about
+from jaxmarl_llm.studies.pages.page import arms, is_counted, link, read_about, standing
 from jaxmarl_llm.studies.pages.results import checks_of, load, run_of
-from jaxmarl_llm.studies.predictions import UNMET, judge, passes, status
+from jaxmarl_llm.studies.predictions import judge, passes
 
 INTRODUCTION = """# Results
 
@@ -58,11 +58,14 @@ def collection(files: Sequence[Path]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def count_predictions(every: Iterable[Mapping[str, Any]]) -> str:
-    """Three sentences, never added: the papers' directions, our own predictions, and checks."""
-    runs = [results for results in every if results["predictions"]]
-    judged = [(judge(results), "frozen" in results) for results in runs]
-    told = [(verdicts, before) for verdicts, before in judged if status(verdicts) != UNMET]
+def count_predictions(read: Mapping[Path, Mapping[str, Any]]) -> str:
+    """Three sentences, never added: the papers' directions, our own predictions, and checks. `read` is {file: results}.
+
+    Further ones name the studies that are left out.
+    """
+    runs = {file: results for file, results in read.items() if results["predictions"]}
+    judged = [(judge(results), read_about(file.parent), "frozen" in results) for file, results in runs.items()]
+    told = [(verdicts, before) for verdicts, about, before in judged if is_counted(verdicts, about)]
     verdicts = [(x.prediction.source, x.outcome, before) for verdicts, before in told for x in verdicts]
     parts = []
     for title, sources in (
@@ -77,9 +80,17 @@ def count_predictions(every: Iterable[Mapping[str, Any]]) -> str:
             f"{len(outcomes) - len(held) - contradicted} are not shown. {sum(every_one)} were frozen before their run, "
             f"on new seeds: {sum(held)} of these hold."
         )
-    if unmet := len(judged) - len(told):
+    unfit = [verdicts for verdicts, about, _ in judged if about.get("unfit")]
+    if unfit:
+        left = [x.outcome for verdicts in unfit for x in verdicts if x.prediction.source == "paper"]
+        parts.append(
+            f"- {count(len(unfit), 'study', 'studies')} whose setting cannot show the paper's claim, as each page says: not "
+            f"counted above. Of {len(left)} comparisons drawn from papers there {left.count('holds')} hold and "
+            f"{left.count('contradicted')} are contradicted."
+        )
+    if unmet := len(judged) - len(told) - len(unfit):
         parts.append(f"- {count(unmet, 'study', 'studies')} whose condition is not met: not counted above.")
-    checks = [passes(check, results)[0] for results in runs for check in checks_of(results)]
+    checks = [passes(check, results)[0] for results in runs.values() for check in checks_of(results)]
     parts.append(f"- Of {len(checks)} checks of the code, {sum(checks)} pass.")
     return "\n".join(parts)
 
@@ -89,7 +100,7 @@ def index(files: Iterable[Path], beside: Path, package: str) -> str:
     read = {file: load(file) for file in sorted(files, key=lambda file: (file.parent.name, file))}
     rooms = {name: module.split(".")[1] for name, module in registry.find(package).items()}
     room = lambda item: "pretrained models" if not item[1]["predictions"] else rooms.get(item[1]["study"], "studies")
-    parts = [INTRODUCTION.format(package=package), count_predictions(read.values())]
+    parts = [INTRODUCTION.format(package=package), count_predictions(read)]
     for title, runs in groupby(sorted(read.items(), key=room), key=room):
         rows: list[Sequence[Any]] = [("question", "study", "paper", "found", "setting", "status")]
         rows += [_row(file, results, beside) for file, results in runs]
@@ -102,7 +113,8 @@ def _row(file: Path, results: Mapping[str, Any], beside: Path) -> Sequence[Any]:
     try:
         about, verdicts = read_about(file.parent), judge(results)
         short = about.get("short", "") if about.get("run") == run_of(results) else ""
-        told = status(verdicts) + " (not yet frozen)" * ("frozen" not in results) if verdicts else "–"
+        waits = "frozen" not in results and not about.get("unfit")
+        told = standing(verdicts, about) + " (not yet frozen)" * waits if verdicts else "–"
         name = f"[{file.parent.name}]({place}/README.md)"
         return results["question"], name, link(results["paper"]), short, kind(results), told
     except (KeyError, TypeError, AttributeError, StopIteration) as error:

@@ -39,7 +39,7 @@ from jaxmarl_llm.studies.pages.results import (
     predictions_of,
     run_of,
 )
-from jaxmarl_llm.studies.predictions import NEAR, Verdict, judge, passes, status
+from jaxmarl_llm.studies.predictions import NEAR, NOT_TESTED, UNMET, Verdict, judge, passes, status
 
 ABOUT = "about.toml"
 
@@ -56,6 +56,16 @@ def read_about(folder: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{file} is not TOML ({error}).") from None
+
+
+def standing(verdicts: Sequence[Verdict], about: Mapping[str, Any]) -> str:
+    """The status of a study about its paper. "not tested" if `about` says why its setting is unfit for the claim."""
+    return NOT_TESTED if about.get("unfit") else status(verdicts)
+
+
+def is_counted(verdicts: Sequence[Verdict], about: Mapping[str, Any]) -> bool:
+    """False if the setting of a study is unfit for the paper's claim, or if a condition is not met."""
+    return not about.get("unfit") and status(verdicts) != UNMET
 
 
 def page(file: Path) -> str:
@@ -80,7 +90,7 @@ def page(file: Path) -> str:
             f"*{results['question']}*",
             finding(results, about, verdicts),
             header(results, about, verdicts),
-            frozen_state(results, folder) if verdicts else "",
+            "" if about.get("unfit") or not verdicts else frozen_state(results, folder),
             "![Predicted differences and their intervals](forest.svg)" if any(x.seeds for x in verdicts) else "",
             "![Learning curves](curves.svg)" if decisive(results) else "",
             "## Predictions\n\n" + prediction_table(results, verdicts) if verdicts else "",
@@ -93,6 +103,7 @@ def page(file: Path) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
+UNFIT = "This setting cannot show the claim, so its table is not run again and not counted: "
 ROBUST = (
     "Interquartile means with 95% bootstrap intervals, and the share of pairs of runs with the first arm above.\n\n"
 )
@@ -114,7 +125,8 @@ def header(results: Mapping[str, Any], about: Mapping[str, Any], verdicts: Seque
     paper = results["paper"]
     return "\n".join(filter(None, [
         f"- Paper: {link(paper)}" + (f": {about['claim']}" if about.get("claim") else "."),
-        f"- Status: **{status(verdicts)}**. {tally(verdicts)}" if verdicts else "",
+        f"- Status: **{standing(verdicts, about)}**. {tally(verdicts)}" if verdicts else "",
+        f"- {UNFIT}{about['unfit']}" if about.get("unfit") else "",
         f"- Setting: `{about.get('setting', results['model'])}`; {count(len(results['seeds']), 'seed')}, "
         f"{duration(results['seconds'])}.",
         f"- The method was checked against the {CHECKED[paper['checked']]}.",
