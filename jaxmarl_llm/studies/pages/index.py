@@ -84,8 +84,8 @@ def count_predictions(read: Mapping[Path, Mapping[str, Any]]) -> str:
     if unfit:
         left = [x.outcome for verdicts in unfit for x in verdicts if x.prediction.source == "paper"]
         parts.append(
-            f"- {count(len(unfit), 'study', 'studies')} whose setting cannot show the paper's claim, as each page says: not "
-            f"counted above. Of {len(left)} comparisons drawn from papers there {left.count('holds')} hold and "
+            f"- {count(len(unfit), 'study', 'studies')} whose setting cannot show the paper's claim, as pages say: "
+            f"not counted above. Of {len(left)} comparisons drawn from papers there {left.count('holds')} hold and "
             f"{left.count('contradicted')} are contradicted."
         )
     if unmet := len(judged) - len(told) - len(unfit):
