@@ -2,8 +2,8 @@
 
 This second setting is closer to the paper's than `votes`. One policy is asked every sum mod 5 in two wordings, with the
 operands exchanged, eight times each. It starts mostly right. In each wording it knows 80% of the questions,
-independently; on these it is right 80% of the time, and on the others it guesses. Training is GRPO within a wording,
-with 0.005 times the KL to the start (k3). A reply earns a point if it agrees with a label:
+independently and drawn with the seed; on these it is right 80% of the time, and on the others it guesses. Training is
+GRPO within a wording, with 0.005 times the KL to the start (k3). A reply earns a point if it agrees with a label:
 
   oracle      the right answer
   self        the policy's most common answer to the same wording (TTRL)
@@ -23,7 +23,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from jaxmarl_llm.environments.tasks import Arithmetic
-from jaxmarl_llm.environments.teams.panel import Member, Panel
+from jaxmarl_llm.environments.teams.panel import Member, Panel, draw_minds
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
@@ -77,6 +77,7 @@ ORACLE = Recipe(
     reference=True,
     warm_start=(("novice",) * 4,),
     warm_start_updates=200,
+    warm_start_deal=draw_minds,
     budget=1,
     updates=240,
     groups=12,

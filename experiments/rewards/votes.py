@@ -1,9 +1,10 @@
 """Can a vote replace right answers? RLCCF and Co-rewarding with members that know different questions.
 
 Four policies answer sums mod 5 (25 questions), each alone and eight times a question (`Panel`). Each starts as a copy
-of a member that knows half of the questions, different ones for each member. The member is right 80% of the time on
-these. On the others it gives a popular wrong answer 40% of the time and guesses otherwise. An answer earns a point if
-it agrees with a label, and it is compared with the same policy's other answers to the question (GRPO). The label is
+of a member that knows half of the questions, different ones for each member, drawn with the seed. The member is right
+80% of the time on these. On the others it gives a popular wrong answer 40% of the time and guesses otherwise. An answer
+earns a point if it agrees with a label, and it is compared with the same policy's other answers to the question (GRPO).
+The label is
 
   oracle                          the right answer
   self                            each policy's own most common answer (TTRL)
@@ -45,7 +46,7 @@ from functools import partial
 import jax.numpy as jnp
 
 from jaxmarl_llm.environments.tasks import Arithmetic
-from jaxmarl_llm.environments.teams.panel import Member, Panel
+from jaxmarl_llm.environments.teams.panel import Member, Panel, draw_minds
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.masked import mean_of
@@ -101,6 +102,7 @@ def arm(label: str, members: tuple[str, ...], agents: int = 4, views: int = 1, o
         selection={"label": label},
         warm_start=(beside(members, ""),),
         warm_start_updates=200,
+        warm_start_deal=draw_minds,
         budget=1,
         updates=120,
         groups=12 // views,  # as many answers of each policy in every arm

@@ -53,7 +53,7 @@ def init_tiny(parts: Parts, key: jax.Array, taught: bool = True) -> dict[str, An
         return where_ended(parts, key)
     sets = [parts.policy_sets[parts.policy_set_of[name]] for name in names]
     if taught and recipe.warm_start and new:
-        return dict(zip(names, imitate(recipe, sets[0], names, keys[np.array(new)]), strict=True))
+        return dict(zip(names, imitate(recipe, sets[0], names, keys[np.array(new)], key), strict=True))
     configs = [policy_set.config for policy_set in sets if policy_set.config is not None]  # learners are no scripts
     return {name: decoder.init(config, keys[i]) for name, config, i in zip(names, configs, new, strict=True)}
 

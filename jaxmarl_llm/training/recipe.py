@@ -118,6 +118,9 @@ class Recipe:
     imitate a JSONL file of dialogues (`supervised`). Another recipe of the same tiny policies: this one starts from its
     final weights."""
     warm_start_updates: int = 100
+    warm_start_deal: Callable[[jax.Array], Any] | None = None
+    """(key) -> the deal of all scripted games in a run's warm start, e.g. what the scripts know. The key follows from
+    the run's seed. None: games draw their own deals."""
     sampling: Sampling = PLAIN
     """The sampling of all policies, unless a `Model` has its own."""
     masked: bool = True

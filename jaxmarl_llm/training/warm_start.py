@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.keys import START, UPDATE, key_for
+from jaxmarl_llm.keys import DEAL, START, UPDATE, key_for
 from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.rl import losses
 from jaxmarl_llm.rl.masked import Mean
@@ -41,8 +41,9 @@ class Lessons(NamedTuple):
     """Data for imitation."""
 
     scorer: Scorer
-    draw: Callable[[jax.Array], tuple[Rows, SampledTokens, jax.Array]]
-    """key -> (rows, their sampled tokens, the rows that each policy imitates as bool [policies, R])."""
+    draw: Callable[..., tuple[Rows, SampledTokens, jax.Array]]
+    """(key, deal=None) -> (rows, their sampled tokens, the rows that each policy imitates as bool [policies, R]). A
+    deal is that of all games; a file has none."""
     tokens: int
     """Maximum tokens of all rows, with prompts counted once."""
 
@@ -56,7 +57,7 @@ def lessons(recipe: Recipe, student: PolicySet, names: Sequence[str], groups: in
     if isinstance(recipe.warm_start, Path):
         file, n = supervised.dialogues(recipe.warm_start, student, names), groups * group_size
 
-        def draw_rows(key: jax.Array) -> tuple[Rows, SampledTokens, jax.Array]:
+        def draw_rows(key: jax.Array, deal: Any = None) -> tuple[Rows, SampledTokens, jax.Array]:
             rows, sampled = file.draw(key, n)
             return rows, sampled, rows.policy[None] == jnp.arange(len(names))[:, None]
 
@@ -65,8 +66,8 @@ def lessons(recipe: Recipe, student: PolicySet, names: Sequence[str], groups: in
         return Lessons(Scorer(student.config, None, masked=False, remat=recipe.remat), draw_rows, tokens)
     teacher, taken = teacher_of(recipe, student.tokenizer, names, groups, group_size), taken_seats(recipe, names)
 
-    def play_rows(key: jax.Array) -> tuple[Rows, SampledTokens, jax.Array]:
-        rows, sampled = scripted_games(teacher, key)
+    def play_rows(key: jax.Array, deal: Any = None) -> tuple[Rows, SampledTokens, jax.Array]:
+        rows, sampled = scripted_games(teacher, key, deal)
         return rows, sampled, jnp.asarray(taken)[:, rows.seat]
 
     layout = teacher.layouts["teacher"]
@@ -78,6 +79,7 @@ def warm_start_of(recipe: Recipe) -> tuple:
     imitation = (
         recipe.warm_start,
         recipe.warm_start_updates,
+        recipe.warm_start_deal,
         recipe.learners,
         taken_seats(recipe, recipe.learners).tolist(),
     )
@@ -90,11 +92,14 @@ def tiny_lessons(recipe: Recipe, student: PolicySet, names: Sequence[str]) -> Le
     return lessons(recipe, student, names, 8, group_size)
 
 
-def imitate(recipe: Recipe, student: PolicySet, names: Sequence[str], keys: jax.Array) -> list[dict]:
+def imitate(
+    recipe: Recipe, student: PolicySet, names: Sequence[str], keys: jax.Array, run_key: jax.Array
+) -> list[dict]:
     """Weights of random tiny policies after `recipe.warm_start_updates` updates by cross-entropy on their `Lessons`.
 
-    `student` is a policy set like that of every policy; `keys` [n] belong to `names`.
+    `student` is a policy set like that of every policy; `keys` [n] belong to `names`, `run_key` to their run.
     """
+    deal = common_deal(recipe, run_key)
     common = isinstance(recipe.warm_start, Common)
     config, optimiser, taught = student.config, Optimiser(), tiny_lessons(recipe, student, names)
     assert config is not None
@@ -107,7 +112,7 @@ def imitate(recipe: Recipe, student: PolicySet, names: Sequence[str], keys: jax.
 
         def step(learners: Learners, number: jax.Array):
             event = key_for(key, UPDATE, number)
-            rows, sampled, taken = taught.draw(event)
+            rows, sampled, taken = taught.draw(event, deal)
             batch = rows, sampled, taken.any(0) if common else taken[i]
             rate = TINY_RATE * (1 - number / recipe.warm_start_updates)
             return update(optimiser, loss, learners, batch, len(batch[0].prompts.tokens), rate, event)[0], None
@@ -133,7 +138,8 @@ def imitation_update(
         for name, policy_set in parts.policy_sets.items()
         if name in parts.base
     }
-    drawn = {name: lesson.draw(event) for name, lesson in taught.items()}
+    deal = common_deal(recipe, key)
+    drawn = {name: lesson.draw(event, deal) for name, lesson in taught.items()}
     batches = {name: (rows, sampled, taken.T) for name, (rows, sampled, taken) in drawn.items()}
     prompts = [len(rows.prompts.tokens) for rows, *_ in batches.values()]
     optimiser.check(prompts)
@@ -181,9 +187,17 @@ def teacher_of(recipe: Recipe, tokenizer: Any, names: Sequence[str], groups: int
     return Rollout(recipe.game, policy_sets, lineup, recipe.budget)
 
 
-def scripted_games(teacher: Rollout, key: jax.Array) -> tuple[Rows, SampledTokens]:
-    """(the teacher's rows of a batch of games, the tokens of these rows that were a choice)."""
-    played = teacher({name: {} for name in teacher.policy_sets}, key)
+def common_deal(recipe: Recipe, key: jax.Array) -> Any:
+    """The deal of all scripted games in the warm start of the run with this key, or None."""
+    return None if recipe.warm_start_deal is None else recipe.warm_start_deal(key_for(key, DEAL))
+
+
+def scripted_games(teacher: Rollout, key: jax.Array, deal: Any = None) -> tuple[Rows, SampledTokens]:
+    """(the teacher's rows of a batch of games, the tokens of these rows that were a choice). A deal is that of all
+    games."""
+    groups = len(teacher.lineup.seats)
+    of_groups = jax.tree.map(lambda x: jnp.broadcast_to(x, (groups, *jnp.shape(x))), deal)
+    played = teacher({name: {} for name in teacher.policy_sets}, key, of_groups)
     rows = played.rows["teacher"]
     return rows, gather_sampled(rows, played.episodes.legal, teacher.max_sampled_tokens("teacher"))
 

@@ -7,10 +7,13 @@ from dataclasses import replace
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxmarl_llm.environments.classic.card_games import KuhnPoker
+from jaxmarl_llm.environments.tasks import Arithmetic
+from jaxmarl_llm.environments.teams.panel import Member, Panel, draw_minds
 from jaxmarl_llm.keys import START, UPDATE, key_for
 from jaxmarl_llm.models.loading import Loaded
 from jaxmarl_llm.models.lora import Lora
@@ -22,7 +25,7 @@ from jaxmarl_llm.training.recipe import Recipe, for_pretrained
 from jaxmarl_llm.training.records import Common
 from jaxmarl_llm.training.setup import Model
 from jaxmarl_llm.training.trainer import Trainer
-from jaxmarl_llm.training.warm_start import scripted_games, teacher_of
+from jaxmarl_llm.training.warm_start import common_deal, scripted_games, teacher_of, tiny_lessons
 from tests.support.families import CONFIG as SMALL
 from tests.support.families import weights
 from tests.support.toys import ByteTokenizer
@@ -149,3 +152,29 @@ def test_learners_begin_as_copies_of_one_that_imitates_what_all_take():
     jax.tree.map(np.testing.assert_array_equal, first, second)
     close = partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-6)  # two programs
     jax.tree.map(close, first, runs["alone"]["first"]["policy"])
+
+
+def test_all_scripted_games_of_a_warm_start_have_the_deal_of_their_run():
+    game = Panel(Arithmetic(5, "+"), 1, members=(Member("misled", 0.0, sure=1.0),))
+    recipe = Recipe(
+        game, (("one",),), estimator(advantages.rloo), hparams={"learning_rate": 0.0, "entropy": 0.0},
+        warm_start=(("misled",),), warm_start_updates=2, warm_start_deal=draw_minds, budget=1, groups=64, group_size=2,
+    )  # fmt: skip
+    trainer = Trainer(recipe, [recipe.all_hparams] * 2, [0, 1])
+    minds = [int(common_deal(recipe, key_for(key, START))) for key in trainer.keys]
+    assert minds[0] != minds[1]
+
+    lessons = tiny_lessons(recipe, next(iter(trainer.policy_sets.values())), ("one",))
+    rows, other, again = (
+        jax.jit(lessons.draw)(jax.random.key(3), jnp.int32(deal))[0] for deal in (minds[0], minds[1], minds[0])
+    )
+    np.testing.assert_array_equal(rows.prompts.tokens, other.prompts.tokens)
+    np.testing.assert_array_equal(rows.tokens, again.tokens)
+    assert (rows.tokens != other.tokens).any(1).mean() > 0.2
+
+    weights = trainer.init().learners.weights["one"]["policy"]
+    for deal, same in ((minds[0], True), (minds[1], False)):
+        fixed = replace(recipe, warm_start_deal=lambda key, deal=deal: jnp.int32(deal))
+        alone = Trainer(fixed, [recipe.all_hparams] * 2, [0, 1]).init().learners.weights["one"]["policy"]
+        pairs = zip(*map(jax.tree.leaves, (weights, alone)), strict=True)
+        assert all(np.allclose(x[0], y[0], atol=1e-5) for x, y in pairs) == same

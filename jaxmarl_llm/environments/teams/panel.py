@@ -43,6 +43,7 @@ class Member(NamedTuple):
 
 
 class PanelState(struct.PyTreeNode):
+    minds: jax.Array  # int32, the number of the draw of what members know and believe
     task: jax.Array  # int32
     over: jax.Array  # bool
 
@@ -55,6 +56,8 @@ class Panel:
     Component `correct`: 1 to a seat with a right answer, else 0, also for an answer that is no legal action (-1). It is
     the truth. A study may pay votes instead (`rl.votes`); they need all samples of a question, so no single game can
     pay them.
+
+    A deal is the number of a draw of what the members know and believe (`draw_minds`), 0 unless it is arranged.
 
     After RLCCF (https://arxiv.org/abs/2508.12338) and Co-rewarding (https://arxiv.org/abs/2508.00410).
     Raises ValueError without seats, for other than one or two views, and for two views of tasks without paraphrases.
@@ -109,8 +112,8 @@ class Panel:
         members = {member.name: self._script(member) for member in self.members}
         return {"random": random_player(self.view), "correct": correct, **members}
 
-    def reset(self, key: jax.Array, group: jax.Array) -> tuple[PanelState, View]:
-        state = self._start(draw(key, self.tasks.size))
+    def reset(self, key: jax.Array, group: jax.Array, minds: Any = 0) -> tuple[PanelState, View]:
+        state = self._start(draw(key, self.tasks.size)).replace(minds=jnp.int32(minds))
         return state, self.view(state)
 
     def initial_states(self) -> tuple[PanelState, np.ndarray]:
@@ -122,14 +125,14 @@ class Panel:
 
     def step(self, state: PanelState, action: jax.Array, key: jax.Array) -> tuple[PanelState, View, jax.Array]:
         correct = (action == self.tasks.task(state.task)[1]) & ~state.over
-        after = PanelState(state.task, jnp.bool_(True))
+        after = state.replace(over=jnp.bool_(True))
         return after, self.view(after), correct[:, None].astype(jnp.float32)
 
     def view(self, state: PanelState) -> View:
         return make_view(self, [0], True, state.over)
 
     def _start(self, task: jax.Array) -> PanelState:
-        return PanelState(task, jnp.bool_(False))
+        return PanelState(jnp.int32(0), task, jnp.bool_(False))
 
     def _question_number(self, state: PanelState) -> jax.Array:
         """The number of the question in each seat's view, int32 [A]."""
@@ -139,20 +142,27 @@ class Panel:
 
     def _script(self, member: Member) -> Script:
         size, answers = self.tasks.size, len(self.tasks.answers)
-        rank = np.random.default_rng((0, member.questions)).permutation(size)
-        knows = rank < round(member.knows * size)
-        wrong_by = np.random.default_rng((1, member.beliefs)).integers(1, answers, size)
 
         def play(state: PanelState, seat: jax.Array, key: jax.Array) -> jax.Array:
             dice, other = jax.random.split(key)
             number, truth = self._question_number(state)[seat], self.tasks.task(state.task)[1]
-            known = jnp.asarray(knows)[number]
-            meant = jnp.where(known, truth, (truth + jnp.asarray(wrong_by)[number]) % answers)
+            questions, beliefs = (
+                jax.random.fold_in(jax.random.fold_in(jax.random.key(kind), which), state.minds)
+                for kind, which in enumerate((member.questions, member.beliefs))
+            )
+            known = jax.random.permutation(questions, size)[number] < round(member.knows * size)
+            wrong_by = jax.random.randint(beliefs, (size,), 1, answers)[number]
+            meant = jnp.where(known, truth, (truth + wrong_by) % answers)
             errs = jax.random.uniform(dice) >= jnp.where(known, member.right, member.sure)
             possible = ~known | (jnp.arange(answers) != meant)
             return jnp.where(errs, uniform(other, possible), meant).astype(jnp.int32)
 
         return play
+
+
+def draw_minds(key: jax.Array) -> jax.Array:
+    """The number of a random draw of what the members of a panel know and believe, int32."""
+    return jax.random.randint(key, (), 0, 2**31 - 1, jnp.int32)
 
 
 GAMES = {"panel": Panel}

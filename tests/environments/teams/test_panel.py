@@ -104,3 +104,22 @@ def test_settings_that_cannot_be_are_named():
     ):
         with pytest.raises(ValueError, match=says):
             make()
+
+
+def test_a_deal_draws_what_members_know_and_believe():
+    game = Panel(SUMS, 1, members=(*ALIKE, WRONG))
+    states, _ = game.initial_states()
+
+    def known(name, minds):
+        say = lambda state, key: game.scripts[name](state.replace(minds=jnp.int32(minds)), jnp.int32(0), key)
+        keys = jax.random.split(jax.random.key(1), 40)
+        said = np.asarray(jax.vmap(lambda key: jax.vmap(say, (0, None))(states, key))(keys))
+        truth = np.asarray(jax.vmap(lambda state: SUMS.task(state.task)[1])(states))
+        return (said == truth).mean(0) > 0.5, said[0]
+
+    draws = np.stack([known("one", minds)[0] for minds in range(20)])
+    assert (draws.sum(1) == round(0.5 * 49)).all()
+    assert draws.mean(0).min() > 0.1 and draws.mean(0).max() < 0.9  # no question is known in all draws
+    np.testing.assert_array_equal(known("one", 7)[0], known("same", 7)[0])
+    assert 0.2 < (known("one", 7)[0] == known("other", 7)[0]).mean() < 0.8
+    assert (known("wrong", 7)[1] != known("wrong", 8)[1]).mean() > 0.5

@@ -52,7 +52,7 @@ def test_odd_seats_read_the_other_wording():
 
 def tasks(game):
     states, _ = game.initial_states()
-    return [type(states)(states.task[i], states.over[i]) for i in range(game.tasks.size)]
+    return [jax.tree.map(lambda x, i=i: x[i], states) for i in range(game.tasks.size)]
 
 
 def test_the_loss_is_a_policy_gradient_and_the_divergence_from_the_start():
