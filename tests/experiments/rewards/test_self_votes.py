@@ -3,6 +3,7 @@
 import dataclasses
 from collections import Counter
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
