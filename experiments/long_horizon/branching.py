@@ -49,7 +49,7 @@ UPDATES, PAID, TURNS = "updates to 90%", "turns paid to 90%", "turns paid"
 
 
 def unsure(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array) -> Arranged:
-    """Longest chains, and branches where the entropy of the next key has risen."""
+    """Six locks. An episode is copied more often if its next token's entropy has risen since turn 1 (`by_entropy`)."""
     names = ("first", "base", "weight", "penalty")
     branch = Partial(by_entropy, **{name: hparams[name] for name in names})
     return Arranged(deal=jnp.asarray(LOCKS), branch=branch)

@@ -63,7 +63,7 @@ def values(logits: jax.Array, reward: jax.Array) -> jax.Array:
 
 
 def gradients(logits: jax.Array, reward: jax.Array) -> jax.Array:
-    """Gradient of each component, [K, questions, answers]; a sum over questions, not a mean."""
+    """Gradients of sum_q E[r_k | q] in the logits, [K, questions, answers]; `reward` is [questions, answers, K]."""
     probability = jax.nn.softmax(logits)[..., None]
     return jnp.moveaxis(probability * (reward - (probability * reward).sum(1, keepdims=True)), -1, 0)
 
@@ -71,7 +71,8 @@ def gradients(logits: jax.Array, reward: jax.Array) -> jax.Array:
 def compute_metrics(
     key: jax.Array, hparams: Mapping[str, jax.Array], *, opposes: bool, by: str = ""
 ) -> dict[str, jax.Array]:
-    """Curves and metrics of one seed; `by` names the rule of the weights, "" for fixed weights."""
+    """Curves and metrics of one seed. `by` is "influence" or "dual" for a rule that changes the weights, "hypervolume"
+    for fixed weights with a factor that changes, and "" if both are fixed."""
     bank_key, start_key = jax.random.split(key)
     reward = opposed_rewards(bank_key) if opposes else aligned_rewards(bank_key)
     k = reward.shape[-1]

@@ -73,7 +73,8 @@ def told_of(hparams: Mapping[str, Any]) -> jax.Array:
 
 
 def learn_policies(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """Curves of one arm's learners, and the points of their last tables."""
+    """Trains one arm's tables. Returns their curves, and metrics of the final tables against tabular players: points
+    and their rise against the players of `KNOWN`, and `distance` against newly drawn ones."""
     payoff, told, draw = jnp.array(PAYOFF), told_of(hparams), partial(tables.draw_chances, coins=hparams["coins"])
     last, metrics = tables.train(
         key, draw, payoff, measure, updates=UPDATES, rounds=ROUNDS, pairs=128, told=told,

@@ -75,7 +75,8 @@ def kinds(short: jax.Array) -> dict[str, jax.Array]:
 
 
 def exact(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """Shortfalls of the best player that does not know its opponent."""
+    """Shortfalls of the best player that does not know its opponent, in the game whose payoffs [2, 2, 2] are `hparams`
+    in order."""
     return kinds(shortfall_unknown(jnp.stack([*hparams.values()]).reshape(2, 2, 2), jnp.asarray(ZOO), ROUNDS))
 
 

@@ -77,7 +77,8 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
 
 
 def points_at(curves: Mapping[str, np.ndarray], *, kl: float, over: int = 5) -> np.ndarray:
-    """Pioneer's mean points in the first `over` updates with mean KL >= `kl`, else in the last ones; [seeds]."""
+    """Pioneer's mean points [seeds] in the first window of `over` updates whose mean KL is at least `kl`, else in the
+    last window."""
     means = [np.lib.stride_tricks.sliding_window_view(curves[name], over, 1).mean(2) for name in ("kl", "pioneer")]
     far = means[0] >= kl
     at = np.where(far.any(1), far.argmax(1), far.shape[1] - 1)

@@ -170,7 +170,7 @@ def spread(tree: Any, mesh: Mesh) -> Any:
 
 
 def weights(tree: Any) -> Any:
-    """Under a mesh: the tree, constrained to the split of the rules."""
+    """Under a mesh: the tree with the sharding that the rules give. Without a mesh: the tree unchanged."""
     around = _around()
     if around is None:
         return tree

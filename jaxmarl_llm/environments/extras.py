@@ -20,8 +20,8 @@ from jaxmarl_llm.environments.base import Environment, View
 class Extras:
     """The optional attributes of a game: the game's own value, or the default. No other file reads them off a game.
 
-    `seat_turns`, `voices` and `alternating` set buffer sizes or save computation. They are not checked: a game that
-    exceeds them loses tokens.
+    `seat_turns`, `voices` and `alternating` set buffer sizes or save computation. They are not checked: a game for
+    which they do not hold loses tokens.
     """
 
     game: Any

@@ -9,7 +9,7 @@ from jaxmarl_llm.rl.masked import Mean
 
 
 def fingerprints(moves: jax.Array, other: jax.Array) -> dict[str, Mean]:
-    """Shares of rounds, as sums and counts, of the moves int [B, T] of a player and of whom it met; 0 is to cooperate.
+    """Shares of rounds, as sums and counts, of the moves int [B, T] of a player and its opponent; action 0 cooperates.
 
       cooperation    all rounds: it cooperates
       opening        first rounds: it cooperates

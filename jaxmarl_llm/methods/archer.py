@@ -60,7 +60,7 @@ def twins(parts: Parts, name: str, weights: Any, part: Part, said: SampledTokens
 
 
 def advantage(parts: Parts, name: str, critic: Network, part: Part, said: SampledTokens) -> jax.Array:
-    """min Q of the utterances `said` minus min V, float32 [R, M]."""
+    """min Q - min V of the twins for the one-token utterances `said`, float32 [R, M]."""
     q, v = twins(parts, name, critic.weights, part, said)
     return q.min(-1) - v.min(-1)
 

@@ -27,7 +27,7 @@ def exchanging_step(
     (hparam, 0: never). Before update 0 both become copies of the first learner, also in the reference.
 
     The choice `optimisers`: "kept" moments move with the weights. With "new" both optimisers restart at each exchange,
-    as in CORY's release. Raises ValueError unless there are two learners.
+    as in CORY's release. Raises ValueError unless there are two learners with one optimiser for both.
     """
     if len(parts.learners) != 2:
         raise ValueError(f"Two policies exchange their roles, not {len(parts.learners)}.")

@@ -42,11 +42,12 @@ def seat_scores(episodes: Episodes) -> dict[str, jax.Array]:
 def evolve(
     learners: Learners, score: jax.Array, key: jax.Array, *, survivors: int, noise: Any = 0.0, selection: Selection
 ) -> tuple[Learners, jax.Array]:
-    """(the next generation, seated anew; parent int32 [P, L], the former place of the policy whose weights each has).
+    """(the next generation, seated anew; parent int32 [P, L], the place from which each policy's weights were copied).
 
     `learners` have leaves [P, ...] by name, with L names of weights of one shape; score is float32 [P, L]. Place p L +
-    l belongs to name l in run p. `generations.next_generation` selects among all n = P L policies. Copies inherit the
-    parent's moments. Then all places are drawn anew.
+    l belongs to name l in run p. `generations.next_generation` selects among all n = P L policies. Survivors keep their
+    weights. Copies get their parent's weights plus normal noise times `noise`, and its moments. Then all places are
+    drawn anew.
     """
     names, (tables, seats) = tuple(learners.weights), score.shape
     select, sit = jax.random.split(key)

@@ -97,8 +97,8 @@ def _falling(number: int, *, updates: int) -> float:
 def imitate_games(
     parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array
 ) -> tuple[step.Run, Metrics]:
-    """A recipe's step: one update by cross-entropy on the scripts' tokens in a batch of every game, as a mean over the
-    tokens of all. Metrics: GAME/cross_entropy."""
+    """A recipe's step for one learner: one update by cross-entropy on the scripts' tokens in a batch of every game, as
+    a mean over the tokens of all games. Metrics: GAME/cross_entropy."""
     key = key_for(key, UPDATE, number)
     (student,) = parts.policy_sets.values()
     (name,) = parts.learners

@@ -38,9 +38,13 @@ def tie_weights(weights: Weights, shared: tuple[str, ...]) -> Weights:
 def sharing_step(
     parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, shared: tuple[str, ...]
 ) -> tuple[Run, Metrics]:
-    """The standard step of learners that share these weights, all of the same shapes. A shared weight's gradient is the
-    sum over all policies' losses, each a mean over its own tokens if they have equally many. It counts in the norm of
-    the first policy and has its learning rate."""
+    """The standard step of learners that share the weights whose paths match a pattern of `shared`, all of the same
+    shapes.
+
+    A shared weight's gradient is that of the summed losses of all policies, divided by the first policy's count: its
+    tokens if its loss is a mean over tokens. The first policy's gradient norm includes it, and the first policy's
+    learning rate applies.
+    """
     run = run.replace(learners=run.learners.replace(weights=tie_weights(run.learners.weights, shared)))
     return step.on_policy_step(parts, run, hparams, key, number, apply=partial(apply_shared, shared=shared))
 

@@ -120,8 +120,8 @@ def forward(
     """(final hidden states [R, S, D], those of the prompts [P, Sp, D] or None) of right-padded rows int32 [R, S].
 
     Attention is causal without a mask of the padding. With `prompts`, row r continues prompt r // (R // P); a prompt is
-    computed once, forward and backward. `policy` int32 [R] selects the adapter of each row, -1 the base alone; without
-    it all adapters apply to every row.
+    computed once, forward and backward. `policy` int32 [R] selects the adapter of each row, -1 the base alone. Rows of
+    one prompt must have the same adapter: only the first row's is read. Without `policy` all adapters apply.
 
     Raises ValueError unless the rows divide over the prompts, or if rows may be longer than `Config.longest`. Long
     because rows and their shared prompts pass through each layer together.

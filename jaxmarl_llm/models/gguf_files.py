@@ -327,9 +327,9 @@ def short(number: Any) -> Any:
 def rope_of(
     given: Mapping[str, Any], architecture: str, positions: int, head_dim: int, divisors: np.ndarray | None
 ) -> Rope:
-    """The rotary embedding of layers with full attention.
+    """RoPE of full-attention layers, from keys without the architecture's prefix; `divisors` is `rope_freqs.weight`.
 
-    Raises ValueError for a scaling that `Rope` does not have, or with missing or unknown numbers.
+    Raises ValueError for a scaling that is not supported, lacks its factor, or has numbers that `Rope` refuses.
     """
     theta = short(given.get("rope.freq_base", 1000000.0 if architecture == "gemma3" else 10000.0))
     kind = given.get("rope.scaling.type", "none")

@@ -34,7 +34,8 @@ from jaxmarl_llm.text.refusals import WORD, join_problems, misfits, quote, read_
 
 
 def read_config(path: Path, dtypes: Dtypes | None = None) -> Config:
-    """The Config of a config.json. Raises ValueError that names every key that `decoder.forward` does not support."""
+    """The Config of a config.json. Raises ValueError for a file that is missing or no JSON object, for missing or
+    unknown keys, and for values that `decoder.forward` does not support."""
     try:
         return from_json(read_json(path), dtypes or Dtypes())
     except Refused as error:

@@ -35,9 +35,9 @@ PIECES = 4  # with full rematerialisation the MLP, which has the largest activat
 def product(x: jax.Array, weight: jax.Array, dtype: Any = None) -> jax.Array:
     """W x [..., out] for x [..., in] and weight [out, in]; `dtype` is the dtype of the result.
 
-    Up to FEW tokens an optimization barrier keeps XLA from transposing the product. On a CPU it would copy the weight
-    into another layout for every token, which is 33% to 50% slower for 4 to 64 tokens. Above FEW tokens the gradient
-    exists in reverse mode only.
+    Up to FEW tokens an optimization barrier keeps XLA from transposing the product. Without the barrier XLA on a CPU
+    copies the weight into another layout for every token, which is 33% to 50% slower for 4 to 64 tokens. Above FEW
+    tokens the product supports reverse-mode differentiation only.
     """
     rows = x.reshape(-1, x.shape[-1])
     if len(rows) > FEW:

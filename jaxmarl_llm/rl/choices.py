@@ -21,7 +21,8 @@ Choices = Mapping[str, tuple[str, ...]]
 
 
 class Option(struct.PyTreeNode):
-    """The option that a run takes, as its hparams hold it; of runs side by side [runs]."""
+    """The option that a run takes, as its hparams hold it. `index` is a scalar, and [runs] in the hparams of several
+    runs (`stack_runs`), which are vmapped."""
 
     index: jax.Array  # int32
     options: tuple[str, ...] = struct.field(pytree_node=False)

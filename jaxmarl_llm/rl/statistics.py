@@ -147,7 +147,7 @@ def agent_index(acted: Array) -> Index:
 
 
 def game_index(game: Array | None, num_games: int) -> Index:
-    """The game of each episode as an index: game int [B], None if there is only one game."""
+    """(game [B,1,1], num_games), an Index, of game int [B]. None means one game and gives zeros [1,1,1]."""
     check_shapes("game [B]", game)
     return jnp.zeros((1, 1, 1), int) if game is None else game[:, None, None], num_games
 

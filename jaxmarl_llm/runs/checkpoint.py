@@ -215,12 +215,12 @@ class Checkpoints:
     def save(self, step: int, state: Any, metrics: Mapping[str, ArrayLike] | None = None) -> None:
         """Copies `state` off the devices and begins to write it as the checkpoint of `step`.
 
-        When it returns, the next step may be given the same buffers to overwrite. It waits first for the checkpoint
-        before, so that at most one is being written. When this one is whole, checkpoints that `keep` does not name are
-        removed. `metrics`, each [seeds] or [], are those of the step that made the state. With `keep.wait` it returns
-        when this one is whole.
+        When it returns, the next step may be given the same buffers to overwrite. `save` first waits for the previous
+        checkpoint, so at most one is being written. Once the new checkpoint is complete, those that `keep` does not
+        name are removed. `metrics`, each [seeds] or [], are those of the step that made the state. With `keep.wait`,
+        `save` returns once the new checkpoint is complete.
 
-        Raises CheckpointError if this checkpoint, or the one before, cannot be written.
+        Raises CheckpointError if the new checkpoint, or the previous one, cannot be written.
         """
         self.wait()
         metrics = metrics or {}

@@ -77,8 +77,9 @@ def train(
     `stop_on_signals` and passes the event. If one of several processes receives a signal, all stop at the same step.
 
     Raises ValueError if `every` is below 1, and CheckpointError if a checkpoint cannot be written. Raises
-    NonFiniteError once a run has skipped `patience` consecutive steps (0: never; `streak` counts the skips before
-    `start`). Metrics come one step late, so training stops one step after the last skip. Nothing is saved then.
+    NonFiniteError after `patience` consecutive skips of a run (0: never; `streak` counts those before `start`). Metrics
+    come one step late, so it is raised only if the next step is skipped too. At a checkpoint, a stop or the end it is
+    raised at once. Nothing is saved then.
     """
     if every < 1:
         raise ValueError(f"every={every}: a checkpoint is written every 1 or more steps")

@@ -31,7 +31,8 @@ def mean_over_updates(curves: Mapping[str, np.ndarray], *, metric: str) -> np.nd
 def mean_while(curves: Mapping[str, np.ndarray], *, metric: str, low: str, bound: float = 0.5) -> np.ndarray:
     """The mean of a metric over updates in which the metric `low` is at most `bound`; NaN for a seed without any.
 
-    For example, `low="solved"` restricts the mean to updates before the task is solved.
+    For example, `low="solved"` restricts the mean to updates in which the task is unsolved. Both metrics are [seeds,
+    updates], and the result is [seeds].
     """
     there = curves[low] <= bound
     total = np.where(there, curves[metric], 0).sum(1)

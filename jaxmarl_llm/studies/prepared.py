@@ -56,7 +56,11 @@ class Preparation:
 
     `trainer_of` makes a program's trainer; `saved` returns the number of its updates that a checkpoint holds. Only tiny
     policies on one device, with a game in JAX, are prepared ahead: a pretrained model fills the memory. Devices that
-    wait for each other take one program at a time.
+    wait for each other take one program at a time. Every KEPT-th program, counted from the end of the plan, is not
+    prepared ahead, so that `forget` can free memory before it.
+
+    Every preparation makes the trainer, its evaluation and its recorder of games. For tiny policies as above it also
+    compiles the update. Unless a checkpoint exists, it makes the initial state and compiles the recorder's games.
 
     `prepare` raises the errors of the background. On exit, the context waits for compilation and imitation in progress.
     If `stop` is set, no further work begins.

@@ -65,7 +65,8 @@ def tokens_of(parts: Parts) -> int:
 
 
 def where_ended(parts: Parts, key: jax.Array) -> dict[str, dict]:
-    """The final weights of the recipe that is the warm start: tiny policies with the vocabulary of `parts`."""
+    """Trains the recipe that is the warm start and returns its learners' final weights: tiny policies with the
+    vocabulary of `parts`."""
     first = parts.recipe.warm_start
     assert isinstance(first, Recipe)
     first_parts = parts_of(parts, first)

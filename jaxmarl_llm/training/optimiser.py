@@ -30,10 +30,10 @@ RATE = jax.ShapeDtypeStruct((), jnp.float32)
 
 @dataclass(frozen=True)
 class Mask:
-    """A mask for optax: (weights) -> the same tree of bools, true where a pattern matches the path. With `matched`
-    False, it is true where no pattern matches.
+    """A mask for optax: (weights) -> the same tree of bools, true where a glob pattern matches one or more consecutive
+    names of the path. `matched=False` inverts it.
 
-    A call raises ValueError for a pattern that matches no path.
+    A call raises ValueError for a pattern without a match, unless optax has masked some weights.
     """
 
     patterns: tuple[str, ...]

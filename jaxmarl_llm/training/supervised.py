@@ -53,8 +53,8 @@ class Dialogues(NamedTuple):
 
 
 def read(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The lines of a JSONL file with their numbers, without empty ones. Raises ValueError for a missing file and for a
-    line that is no JSON object."""
+    """The non-empty lines of a JSONL file, each as (line number, JSON object). Raises ValueError for a missing file and
+    for a line that is no JSON object."""
     if not Path(path).is_file():
         raise ValueError(f"There is no file of dialogues {path}.")
     for number, text in enumerate(Path(path).read_text(encoding="utf-8-sig").split("\n"), 1):

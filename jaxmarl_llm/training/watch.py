@@ -19,9 +19,10 @@ MOST = 10  # sentences about rewards per training
 class NonFiniteError(Exception):
     """Training stopped after too many skipped updates in a row: a loss, a gradient or new weights were not finite.
 
-    `step` is the last skipped update, `lanes` are the runs that skipped it (0 if there is one run). `state` is the
-    state when training stopped. If whole updates were skipped, it is the state of these runs before the first of them.
-    `skipped` is the number of minibatches of `step` that the first of these runs skipped.
+    `step` is the last update whose metrics were read. `lanes` are the runs that reached the limit of skips ([0] if
+    there is one run); all of them skipped `step`. `state` is the state when training stopped: the one after `step`, or
+    with `Trainer.update` one update later. If these runs skipped whole updates, that later one too, it is their state
+    before the first of them. `skipped` is the number of minibatches of `step` that the first of these runs skipped.
     """
 
     def __init__(self, step: int, lanes: Iterable[int], state: Any, skipped: int):

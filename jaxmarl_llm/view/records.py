@@ -155,10 +155,12 @@ def read(layout: RowLayout, examined: Examined, name: str, row: int) -> dict[str
 def answer_start(
     tables: TokenTables, tokens: np.ndarray, first: int, end: int, action: int, states: Mapping[int, int]
 ) -> int:
-    """The place of the answer's first token among the tokens [first, end) of a turn: the texts told, then the answer.
+    """The place of the answer's first token among the tokens [first, end) of a turn, which hold the texts told to the
+    seat, then its answer.
 
     `states` are the grammar states of the sampled tokens {place: state}. The answer begins at the last place from which
-    the grammar leads to the first sampled token. An answer that was forced as a whole leads to its end instead.
+    the grammar leads to the first sampled token. An answer that was forced as a whole leads to its end, with `action`,
+    instead; `action` is read for such an answer only.
     """
     goal = min(states, default=end)
     starts = np.unique(tables.start).tolist()

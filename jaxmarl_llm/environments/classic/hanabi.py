@@ -194,8 +194,9 @@ class Hanabi:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`cautious` plays a card if its hints prove that it fits. Otherwise it tells of a card that can be played
-        (first its rank), else it discards its oldest card."""
+        """`random` draws a legal action uniformly. `cautious` plays a card if its hints prove it playable. Otherwise it
+        hints at a playable card (its rank before its colour), else it discards its oldest card. While no discard is
+        legal, it gives the first legal hint instead."""
         return {"random": self._random, "cautious": self._cautious}
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[State, View]:

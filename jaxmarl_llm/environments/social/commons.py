@@ -138,8 +138,9 @@ class Harvest:
         """`sustainable` takes an equal share of the surplus over half the capacity, the stock with the largest growth.
 
         `conditional` begins like `sustainable` and then takes the mean of the others' last harvests, a half rounded up.
-        `sanctioner` is sustainable and fines the seat that took most, if that is more than its own harvest. The other
-        scripts fine nobody.
+        `greedy` takes `most`, `abstain` takes nothing. `sanctioner` exists with fines only. It is sustainable and fines
+        the seat that wanted most, if that is more than its own harvest. `random` draws harvests and fines uniformly;
+        the other scripts fine nobody.
         """
 
         def peaceful(take: Callable) -> Callable:
@@ -319,7 +320,8 @@ class DonorGame:
         """`reciprocal` gives the recipient's last gift. `discriminator` gives `most` to a recipient whose gifts have a
         mean of `most` / 2 or more, else nothing.
 
-        Both give `most` to a recipient that was never a donor. No script gives more than its coins.
+        Both give `most` to a recipient that was never a donor. `always_give` gives `most`, `never_give` gives nothing,
+        and `random` draws a legal gift uniformly. No script gives more than its coins.
         """
 
         def within(wanted: Callable) -> Callable:

@@ -46,8 +46,8 @@ def chance(evidence: Any) -> Any:
 
 
 def decide(belief: jax.Array, evidence: jax.Array, hint: jax.Array) -> jax.Array:
-    """The door that a Bayesian opens, int32, given a belief and a hint (a door), both in powers of two. At even odds it
-    opens its hint's door."""
+    """The door that a Bayesian opens, int32. `belief` is log2 of the odds of red; `hint` is a door, the prize's at odds
+    of 2^`evidence` to 1. At even posterior odds the Bayesian opens the hinted door."""
     posterior = belief + jnp.where(hint == 0, evidence, -evidence)
     return jnp.where(posterior > 0, 0, jnp.where(posterior < 0, 1, hint)).astype(jnp.int32)
 

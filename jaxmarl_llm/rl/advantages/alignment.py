@@ -12,7 +12,7 @@ from jaxmarl_llm.rl.statistics import accumulate, agent_index, estimate, group_i
 def round_leave_one_out(reward: Array, acted: Array, group: Array, num_groups: int, *, gamma: Number = 1.0) -> Array:
     """G_t - mean of G_t over the other episodes of the group, for the same turn and agent; G the return-to-go.
 
-    An episode whose agent did not act in the turn is no sample of it.
+    An episode whose agent did not act in the turn is left out of that turn's mean.
 
     Piche et al., Learning Robust Social Strategies with Large Language Models (2025),
     https://arxiv.org/abs/2511.19405: its group-relative baseline; formula read in the released code.

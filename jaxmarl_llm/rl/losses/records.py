@@ -34,7 +34,8 @@ LARGEST_LOG_RATIO = 20.0
 
 
 class Scores(struct.PyTreeNode):
-    """The outputs of the policy in training for the sampled tokens. A loss is differentiated by these."""
+    """The outputs of the policy in training for the sampled tokens. The gradient of a loss flows through
+    these."""
 
     logp: jax.Array  # float32 [R, M], 0 where there is no sampled token
     entropy: jax.Array  # float32 [R, M], of the distribution sampled from, in nats

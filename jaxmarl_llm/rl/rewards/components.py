@@ -104,7 +104,8 @@ def challenge(success: jax.Array, pays: Pays = "hard") -> jax.Array:
 
 
 def cosine(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Cosine similarity a . b / (|a| |b|) in [-1, 1] of vectors [..., D] -> [...]; 0 if a vector is 0. Axes broadcast.
+    """Cosine similarity a . b / (|a| |b|) in [-1, 1] of vectors [..., D] -> [...]; 0 if a vector is 0. Leading axes
+    broadcast.
 
     As a reward it compares the encodings of a text and a reference: Pappone et al., Shaping Explanations (2025),
     https://arxiv.org/abs/2509.13081.

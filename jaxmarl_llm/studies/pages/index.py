@@ -39,7 +39,8 @@ and one version."""
 
 
 def collection(files: Sequence[Path]) -> str:
-    """The page of a study without a folder of its own name, e.g. with a folder for each arm: a row for each arm."""
+    """The Markdown page of a study whose results.json `files` lie in folders of other names, e.g. one for each arm: a
+    table of all arms."""
     loaded = [load(file) for file in files]
     rows: list[Sequence[Any]] = []
     for file, results in zip(files, loaded, strict=True):
