@@ -27,7 +27,7 @@ from jaxmarl_llm.environments.bridges.table import Table, possible
 from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.evaluation.exact import solve
 from jaxmarl_llm.studies import registry
-from jaxmarl_llm.studies.pages import results
+from jaxmarl_llm.studies.pages import again, results
 from jaxmarl_llm.studies.pages.format import markdown
 from jaxmarl_llm.studies.pages.index import index as index_of
 from jaxmarl_llm.studies.pages.page import CHECKED
@@ -228,8 +228,11 @@ def methods() -> dict[str, str | bytes]:
                 texts[f"methods/{file.parent.name}/{beside.name}"] = beside.read_bytes()
     index = re.sub(r"\]\([^)]*?results/([^/]+)/README\.md\)", link, index_of(files, home, STUDIES))
     texts["methods/index.md"] = (
-        index.replace("# Results", "# Methods", 1) + "\n" + contents([*registry.find(STUDIES), "gallery", "seconds"])
+        index.replace("# Results", "# Methods", 1)
+        + "\n"
+        + contents([*registry.find(STUDIES), "looked_again", "gallery", "seconds"])
     )
+    texts["methods/looked_again.md"] = re.sub(r"\]\(results/([^/]+)/README\.md\)", link, again.page(files, "results"))
     texts["methods/seconds.md"] = seconds(json.loads((home / "benchmarks/studies.json").read_text(encoding="utf-8")))
     texts["methods/gallery.md"] = "\n\n".join([
         "# Gallery of curves",
