@@ -43,11 +43,14 @@ class Repository:
         return self.ask("diff", "HEAD", "--name-only", "--", ":/", *besides).splitlines()
 
     def commits(self, *files: str | Path) -> dict[str, list[str]]:
-        """{path from the root: the commits that changed it, the oldest first}; a str may be a pattern with `*`."""
+        """{path from the root: the commits that changed it, the oldest first}; a str may be a pattern with `*`.
+
+        A merge that takes a file as one of its parents has it changes nothing.
+        """
         wanted = [f":(top,glob){file if isinstance(file, str) else self.place(file)}" for file in files]
         changes: dict[str, list[str]] = {}
         commit = ""
-        for line in self.ask("log", "--reverse", "--format=%x00%H", "--name-only", "-m", "--", *wanted).splitlines():
+        for line in self.ask("log", "--reverse", "--format=%x00%H", "--name-only", "-c", "--", *wanted).splitlines():
             if line.startswith("\0"):
                 commit = line[1:]
             elif line and commit not in changes.setdefault(line, []):

@@ -147,6 +147,25 @@ def test_seeds_follow_from_the_digest_and_nobody_chooses_them(published, command
     assert "**Frozen** at" in page and "The first of two." in page and "Status: **holds here**" in page
 
 
+@pytest.mark.parametrize("evil", [False, True])
+def test_a_merge_changes_what_none_of_its_parents_has(published, command, evil):
+    """A branch from before the freezes comes in. A bound that is moved in the merge itself is found."""
+    repository = published.parent
+    main, first = git(repository, "rev-parse", "HEAD"), git(repository, "rev-list", "--max-parents=0", "HEAD")
+    git(repository, "checkout", "-q", first)
+    (published / "rooms" / "further.txt").write_text("beside")
+    side = commit(repository, "beside")
+    git(repository, "checkout", "-q", main)
+    git(repository, "-c", "user.name=a", "-c", "user.email=a@b.c", "merge", "-q", "--no-commit", "--no-ff", side)
+    if evil:
+        edit(published / "results/levels/history.json", lambda entries: entries[0].update(why="Nothing was seen."))
+        command("pages")
+    commit(repository, "merge")
+    assert len(git(repository, "log", "-1", "--format=%P").split()) == 2
+    told = command("pages", "--check")
+    assert ("an entry of history.json was changed" in told) if evil else told == "", told
+
+
 @pytest.mark.parametrize(
     ("prepare", "says"),
     [
