@@ -52,7 +52,7 @@ def program(width: int, heavy: int):
         (4, [0] * 6),
         pytest.param(20, [20, 0, 3, 11, 0, 20], marks=pytest.mark.long),
         pytest.param(20, [20] * 6, marks=pytest.mark.long),
-        (20, [0, 0, 1, 0, 0, 0]),
+        pytest.param(20, [0, 0, 1, 0, 0, 0], marks=pytest.mark.long),
     ],
 )
 def test_packed_tokens_are_computed_as_padded_ones(width, n):
@@ -73,7 +73,8 @@ def test_packed_tokens_are_computed_as_padded_ones(width, n):
 
 
 @pytest.mark.parametrize(  # of 100 the last block begins early
-    ("rows", "width"), [(30, 2), (16, 1), *(pytest.param(n, 20, marks=pytest.mark.long) for n in (30, 5))]
+    ("rows", "width"),
+    [(16, 1), *(pytest.param(*size, marks=pytest.mark.long) for size in ((30, 2), (30, 20), (5, 20)))],
 )
 def test_as_many_are_computed_as_is_said(rows, width, monkeypatch):
     monkeypatch.setattr(packing, "HEAVY", 0)

@@ -1,4 +1,7 @@
-"""The first ratio of an update is 1 in every dtype, and the sampler's log-probabilities are kept beside it."""
+"""The first ratio of an update is 1 in every dtype, and the sampler's log-probabilities are kept beside it.
+
+The long case compiles an update with all settings at once; the short ones that of the plain recipe.
+"""
 
 import dataclasses
 from functools import cache
@@ -54,7 +57,13 @@ def with_targets(experience, hparams, state):
 ALL = {"grad_accumulation": 2, "remat": "dots", "buckets": 2, "critic": True, "advantage": with_targets}
 
 
-@pytest.mark.parametrize("change", [{}, {"seats": (("a", "a"),), **ALL}], ids=["plain", "all settings"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param({"seats": (("a", "a"),), **ALL}, id="all settings", marks=pytest.mark.long),
+    ],
+)
 def test_in_bfloat16_the_first_ratio_is_one_and_the_mismatch_is_reported(change):
     recipe = dataclasses.replace(RECIPE, **change)
     history = metrics_of(recipe, "bfloat16")
