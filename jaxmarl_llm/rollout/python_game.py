@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 import random
+import reprlib
 import warnings
 from collections.abc import Callable, Mapping
 from decimal import Decimal
@@ -129,8 +130,8 @@ class WrongRewards:
                 answers = "; ".join(f"seat {speaker} said {text!r}" for speaker, text in said.items())
                 name = getattr(game.environment, "name", type(game.environment).__name__)
                 self._sentence = (
-                    f"{name} paid seat {seat} of episode {episode} "
-                    f"{game.now.reward[seat]!r} in turn {turn}, after {answers}: a reward is a number up to 1e30."
+                    f"{name} paid seat {seat} of episode {episode} {reprlib.repr(game.now.reward[seat])} in turn {turn}, "
+                    f"after {answers}: a reward is a number up to 1e30."
                 )
             self._episodes.add(episode)
         return rewards

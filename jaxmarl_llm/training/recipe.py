@@ -50,28 +50,35 @@ def no_state(parts: Parts, key: jax.Array) -> tuple[()]:
 
 
 def mean_return(episodes: Episodes) -> dict[str, jax.Array]:
-    """Mean return over episodes and seats, with the reward's components added."""
-    return {"return": episodes.reward.sum((1, 3)).mean()}
+    """Mean return over episodes and seats, with the reward's components added. Episodes without an act do not count:
+    they were left out."""
+    return {"return": _mean(episodes, episodes.reward.sum((1, 3)))}
 
 
 def component_returns(episodes: Episodes, /, **components: int) -> dict[str, jax.Array]:
     """Mean return over episodes and seats of single components of the reward: {metric: index of the component}. Raises
     ValueError for an index out of range."""
-    return _means(episodes.reward, components, "components")
+    return _means(episodes, episodes.reward, components, "components")
 
 
 def measure_totals(episodes: Episodes, /, **measures: int) -> dict[str, jax.Array]:
     """Mean total over episodes and seats of single measures, which are not paid: {metric: index of the measure}. Raises
     ValueError for an index out of range."""
-    return _means(episodes.measured, measures, "measures")
+    return _means(episodes, episodes.measured, measures, "measures")
 
 
-def _means(given: jax.Array, columns: dict[str, int], kind: str) -> dict[str, jax.Array]:
+def _mean(episodes: Episodes, of_seats: jax.Array) -> jax.Array:
+    """The mean of [B, A] over the episodes in which somebody acted, or over all if nobody ever did."""
+    acted = episodes.acted.any((1, 2))
+    return of_seats.mean(where=(acted | ~acted.any())[:, None])
+
+
+def _means(episodes: Episodes, given: jax.Array | None, columns: dict[str, int], kind: str) -> dict[str, jax.Array]:
     count = 0 if given is None else given.shape[-1]
     for name, i in columns.items():
         if not 0 <= i < count:  # JAX would clamp the index
             raise ValueError(f"{name} is at index {i}, and the game has {count} {kind}, from 0 on.")
-    return {name: given[..., i].sum(1).mean() for name, i in columns.items()}
+    return {} if given is None else {name: _mean(episodes, given[..., i].sum(1)) for name, i in columns.items()}
 
 
 def always(hparams: Hparams, state: Any, key: jax.Array, number: jax.Array, *, deal: Any) -> Arranged:

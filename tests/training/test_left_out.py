@@ -19,7 +19,7 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import step
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.left_out import leave_out
-from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.recipe import Recipe, component_returns, mean_return
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.training.watch import NonFiniteError
 from tests.support.toys import Erratic
@@ -70,6 +70,21 @@ def test_an_episode_that_pays_what_is_not_finite_is_left_out_and_named():
     assert all(0 < metrics["left_out"] < 16 and not metrics["skipped"] for metrics in history)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.learners.weights))
     assert not any("left_out/" in name for name in history[0])
+
+
+def test_the_mean_return_is_that_of_the_other_episodes():
+    trainer = trainer_of(RECIPE.game, ONE)
+    run = jax.tree.map(lambda x: x[0], trainer.init())
+    played = step.play(trainer.parts, run.learners.weights, jax.random.key(0))
+    returns = np.asarray(played.episodes.reward.sum((1, 3)))
+    bad = np.arange(len(returns)) % 3 == 0
+    reward = jnp.where(bad[:, None, None, None], jnp.nan, played.episodes.reward)
+    kept, counted = leave_out(played.replace(episodes=played.episodes.replace(reward=reward)))
+    assert counted["left_out"] == bad.sum() and returns[~bad].mean() != returns.mean()
+    np.testing.assert_allclose(mean_return(kept.episodes)["return"], returns[~bad].mean(), rtol=1e-6)
+    paid = np.asarray(played.episodes.reward[..., 0].sum(1))
+    np.testing.assert_allclose(component_returns(kept.episodes, paid=0)["paid"], paid[~bad].mean(), rtol=1e-6)
+    np.testing.assert_allclose(mean_return(played.episodes)["return"], returns.mean(), rtol=1e-6)
 
 
 def test_the_other_episodes_teach_what_they_teach_without_it():

@@ -105,7 +105,7 @@ def test_arms_that_differ_in_numbers_and_choices_are_traced_once():
 
 def test_returns_of_components_against_a_loop():
     reward = np.random.default_rng(0).normal(size=(3, 4, 2, 2)).astype(np.float32)
-    got = component_returns(SimpleNamespace(reward=jnp.asarray(reward)), second=1)
+    got = component_returns(SimpleNamespace(reward=jnp.asarray(reward), acted=jnp.ones((3, 4, 2), bool)), second=1)
     want = np.mean([sum(reward[b, t, a, 1] for t in range(4)) for b in range(3) for a in range(2)])
     assert list(got) == ["second"]
     np.testing.assert_allclose(got["second"], want, rtol=1e-6)
@@ -113,7 +113,8 @@ def test_returns_of_components_against_a_loop():
 
 def test_an_index_that_names_nothing_is_refused():
     """JAX reads the last entry where an index is too large."""
-    episodes = SimpleNamespace(reward=jnp.zeros((3, 4, 2, 2)), measured=jnp.ones((3, 4, 2, 1)))
+    acted = jnp.ones((3, 4, 2), bool)
+    episodes = SimpleNamespace(reward=jnp.zeros((3, 4, 2, 2)), measured=jnp.ones((3, 4, 2, 1)), acted=acted)
     assert measure_totals(episodes, said=0) == {"said": 4}
     for made, says in ((component_returns, "won is at index 2, .* 2 components"), (measure_totals, "1 measures")):
         with pytest.raises(ValueError, match=says):

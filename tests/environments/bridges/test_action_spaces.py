@@ -117,6 +117,13 @@ def test_spaces_of_numbers_and_texts_are_played_by_their_members(space, answers,
         assert not space.contains(np.zeros(space.shape, space.dtype)) or not np.any(member(space))
 
 
+def test_a_space_that_a_later_gymnasium_adds_has_to_be_looked_at():
+    seen = {Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, OneOf, Sequence, Text, Tuple}
+    every = [getattr(gymnasium.spaces, name) for name in gymnasium.spaces.__all__]
+    spaces = {kind for kind in every if isinstance(kind, type) and issubclass(kind, gymnasium.Space)}
+    assert spaces - {gymnasium.Space} == seen
+
+
 @pytest.mark.parametrize(
     "space",
     [
