@@ -130,8 +130,8 @@ class WrongRewards:
                 answers = "; ".join(f"seat {speaker} said {text!r}" for speaker, text in said.items())
                 name = getattr(game.environment, "name", type(game.environment).__name__)
                 self._sentence = (
-                    f"{name} paid seat {seat} of episode {episode} {reprlib.repr(game.now.reward[seat])} in turn {turn}, "
-                    f"after {answers}: a reward is a number up to 1e30."
+                    f"{name} paid seat {seat} of episode {episode} {reprlib.repr(game.now.reward[seat])} in turn "
+                    f"{turn}, after {answers}: a reward is a number up to 1e30."
                 )
             self._episodes.add(episode)
         return rewards
