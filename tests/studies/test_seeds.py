@@ -22,6 +22,7 @@ def two(tmp_path_factory) -> Path:
     return out
 
 
+@pytest.mark.commands
 @pytest.mark.parametrize(
     ("file", "seeds"),
     [
@@ -37,6 +38,7 @@ def test_a_file_of_a_run_names_the_seeds(two, file, seeds):
     assert seeds_of(two)[file] == seeds
 
 
+@pytest.mark.commands
 def test_no_file_of_a_run_names_another_seed(two):
     found = seeds_of(two)
     assert set().union(*found.values()) == {3, 4}, {file: of for file, of in found.items() if not of <= {3, 4}}
@@ -44,6 +46,7 @@ def test_no_file_of_a_run_names_another_seed(two):
     assert boards == {"seed_3", "seed_4"}
 
 
+@pytest.mark.commands
 def test_a_finished_run_with_other_seeds_is_read_again(two, monkeypatch, capsys):
     assert exit_status(*TWO, "--out", two, patch=monkeypatch) == 0
     curves = read_curves(two, "centred", (3, 4), 2, False)

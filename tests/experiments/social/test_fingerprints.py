@@ -1,4 +1,7 @@
-"""What is measured of the study's games, against loops."""
+"""What is measured of the study's games, against loops.
+
+The long case compiles two updates of four policies; the short ones compute tables.
+"""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -101,6 +104,7 @@ def best(own, chances, left=study.ROUNDS, case=0):
     )
 
 
+@pytest.mark.long
 def test_a_policy_that_is_only_measured_stays_as_it_is():
     """The games and their metrics are those of the step that learns from them."""
     recipe = replace(study.ARMS["chicken"], group_size=2, updates=1)
