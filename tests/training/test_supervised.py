@@ -232,7 +232,7 @@ def test_a_pair_is_never_torn_apart(tmp_path):
 
 def test_a_file_that_cannot_be_learnt_from_is_one_sentence(tmp_path):
     policy_set = Trainer(RECIPE, [RECIPE.all_hparams], [0]).policy_sets["a"]
-    user, said = {"role": "user", "content": "What now?"}, {"role": "assistant", "content": GAME.labels[0]}
+    user, said = {"role": "user", "content": "Choose."}, {"role": "assistant", "content": GAME.labels[0]}
 
     def refused(text: str, match: str) -> None:
         (tmp_path / "x.jsonl").write_text(text)
