@@ -36,7 +36,7 @@ jax.devices()  # starts the backend: a command that a test calls in this process
 
 # A compiled program holds memory maps, and Linux kills a process that needs more than 65,530 of them. Other systems say
 # nothing about maps, so that there every module forgets its programs.
-MAPS, MOST_MAPS = Path("/proc/self/maps"), 30_000
+MAPS, MOST_MAPS = Path("/proc/self/maps"), 20_000
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -89,8 +89,8 @@ def use_cores(limit: int | None = None) -> None:
     """Gives this process a CPU device for each core it may use, at most `limit`, so that devices can share runs
     (`sharding.cores`).
 
-    XLA gets as many threads as devices, on a single core two. Their number decides how XLA cuts large matrix products
-    up, and so their rounding: one core and two give the same bits, more cores with `limit` of 2.
+    XLA gets as many threads as devices, on a single core two (PJRT_NPROC). Their number decides how XLA cuts up large
+    matrix products, and so their rounding. One core and two give the same bits.
 
     Call it before any computation. It does nothing if several devices are simulated or several processes run.
     """

@@ -36,7 +36,7 @@ FIRST = 1000
 SPAN = 10**6
 STATED = ("predictions", "checks", "censored", "metrics", "settings")
 SEEDS = 20
-CORES = 2  # at most, so that a table has the same bits on machines with more cores
+CORES = 2  # at most: with more threads XLA rounds large products otherwise
 
 
 def statement(name: str, study: Study) -> dict[str, Any]:

@@ -50,7 +50,9 @@ class Repository:
         wanted = [f":(top,glob){file if isinstance(file, str) else self.place(file)}" for file in files]
         changes: dict[str, list[str]] = {}
         commit = ""
-        for line in self.ask("log", "--reverse", "--format=%x00%H", "--name-only", "-c", "--", *wanted).splitlines():
+        for line in self.ask(
+            "log", "--reverse", "--full-history", "--format=%x00%H", "--name-only", "-c", "--", *wanted
+        ).splitlines():
             if line.startswith("\0"):
                 commit = line[1:]
             elif line and commit not in changes.setdefault(line, []):

@@ -182,6 +182,8 @@ class Recipe:
             check_line_ups("Common.line_ups", self.warm_start.line_ups)
         elif not isinstance(self.warm_start, Path | Recipe | str):
             check_line_ups("warm_start", self.warm_start)
+        elif self.warm_start_deal is not None:
+            raise ValueError("warm_start_deal deals games of scripts, and this warm start plays none.")
 
     def check(self) -> None:
         """Raises ValueError for settings that cannot work."""

@@ -5,6 +5,7 @@ The long cases compile imitation and play; the short ones check who is imitated.
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -152,6 +153,12 @@ def test_learners_begin_as_copies_of_one_that_imitates_what_all_take():
     jax.tree.map(np.testing.assert_array_equal, first, second)
     close = partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-6)  # two programs
     jax.tree.map(close, first, runs["alone"]["first"]["policy"])
+
+
+def test_a_deal_for_a_warm_start_without_games_is_refused():
+    for other in (Path("dialogues.jsonl"), RECIPE):
+        with pytest.raises(ValueError, match="warm_start_deal deals games of scripts, and this warm start plays none"):
+            replace(RECIPE, warm_start=other, warm_start_deal=draw_minds)
 
 
 def test_all_scripted_games_of_a_warm_start_have_the_deal_of_their_run():

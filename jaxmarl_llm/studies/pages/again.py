@@ -1,7 +1,7 @@
 """The page of all verdicts before and after the tables were looked at again, by source and by reason.
 
-A comparison moves for one of two reasons. The rule of the verdict changed on the same table (RULE), or the table ran on
-new seeds (SEEDS). Comparisons are the same if they read the same: a restated one is a new line.
+A comparison moves for one of two reasons. The rule of the verdict changed on the same table (RULE), or the latest
+frozen table ran on new seeds (SEEDS). Comparisons are the same if they read the same: a restated one is a new line.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from jaxmarl_llm.studies.pages import history
 from jaxmarl_llm.studies.pages.format import markdown
-from jaxmarl_llm.studies.pages.results import checks_of, load, run_of
-from jaxmarl_llm.studies.predictions import judge
+from jaxmarl_llm.studies.pages.results import checks_of, load
 
 RULE, SEEDS = "rule of the verdict", "new seeds"
 SOURCES = ("paper", "theory", "pilot")
@@ -32,7 +31,7 @@ outcomes, 38 of 89 had. In `search_self_play` a bound was loosened after the tab
 rewrite of its notes lost the sentence that said so.
 
 So every line was read again beside its paper and its history, and sorted: whose prediction it is, and where that is
-written. What must hold if the code is right became a check, which counts for nothing. Verdicts got a stricter rule: the
+written. What must hold if the code is right became a check, which counts for nothing. Verdicts got another rule: the
 exact sign-flip test after Holm over all predictions of a study. Then studies were frozen and run on twenty seeds that
 nobody had seen.
 
@@ -46,13 +45,13 @@ of some 200), nearly all in `sizes` and `cory_kl`. Those reruns are not in the t
 class Verdicts(NamedTuple):
     """The verdicts of one table under one rule."""
 
-    run: str
+    frozen: bool
     outcomes: dict[str, str]  # {prediction: outcome}
     sources: dict[str, str]
 
 
 class Change(NamedTuple):
-    """A comparison in two successive tables."""
+    """A comparison before and after."""
 
     study: str
     prediction: str
@@ -73,35 +72,41 @@ class Sorting(NamedTuple):
 
 def tables(file: Path, results: Mapping[str, Any]) -> list[Verdicts]:
     """The tables of a results.json, the oldest first. A table that was judged by two rules stands twice."""
-    entries = [
-        (entry["run"], [(x["prediction"], x["source"], x["outcome"]) for x in entry["verdicts"]])
-        for entry in history.read(file.parent)
-    ]
-    entries.append((run_of(results), [(str(x.prediction), x.prediction.source, x.outcome) for x in judge(results)]))
+    entries = [*history.read(file.parent), history.entry_of(results, "")]
     return [
-        Verdicts(run, {name: FORMER.get(x, x) for name, _, x in lines}, {name: source for name, source, _ in lines})
-        for run, lines in entries
+        Verdicts(
+            entry["digest"] is not None,
+            {x["prediction"]: FORMER.get(x["outcome"], x["outcome"]) for x in entry["verdicts"]},
+            {x["prediction"]: x["source"] for x in entry["verdicts"]},
+        )
+        for entry in entries
     ]
 
 
 def changes(read: Mapping[Path, Mapping[str, Any]]) -> list[Change]:
-    """Every comparison of every two successive tables, also those whose verdict stayed. `read` is {file: results}."""
+    """Every comparison, also those whose verdict stayed: of one table by both rules, and of the last table that was not
+    frozen with the latest one. `read` is {file: results}."""
     every = []
     for file, results in read.items():
-        for older, newer in pairwise(tables(file, results)):
-            reason = RULE if older.run == newer.run else SEEDS
-            every += [
-                Change(file.parent.name, name, newer.sources[name], before, newer.outcomes[name], reason)
-                for name, before in older.outcomes.items()
-                if name in newer.outcomes
-            ]
+        *older, latest = tables(file, results)
+        open_ones = [table for table in (*older, latest) if not table.frozen]
+        pairs = [(before, after, RULE) for before, after in pairwise(open_ones)]
+        pairs += [(open_ones[-1], latest, SEEDS)] if latest.frozen and open_ones else []
+        every += [
+            Change(file.parent.name, name, after.sources[name], outcome, after.outcomes[name], reason)
+            for before, after, reason in pairs
+            for name, outcome in before.outcomes.items()
+            if name in after.outcomes
+        ]
     return every
 
 
-def held_again(read: Mapping[Path, Mapping[str, Any]], sources: Iterable[str] = SOURCES) -> tuple[int, int]:
-    """(comparisons of these sources that hold on new seeds, of those that had held on the old ones by today's rule)."""
-    held = [x for x in changes(read) if x.reason == SEEDS and x.before == "holds" and x.source in sources]
-    return sum(x.after == "holds" for x in held), len(held)
+def held_again(every: Iterable[Change]) -> dict[str, tuple[int, int]]:
+    """{source: (comparisons that hold on the old and the new seeds, those that hold on the old ones)}, by today's
+    rule."""
+    held = [x for x in every if x.reason == SEEDS and x.before == "holds"]
+    of_source = {source: [x.after == "holds" for x in held if x.source == source] for source in SOURCES}
+    return {source: (sum(stays), len(stays)) for source, stays in of_source.items()}
 
 
 def sorting(read: Mapping[Path, Mapping[str, Any]]) -> Sorting:
@@ -128,17 +133,17 @@ def page(files: Iterable[Path], results_at: str) -> str:
     frozen = sum("frozen" in results for results in read.values())
     new = ", ".join(f"{lines.new[source]} {source}" for source in SOURCES)
     total = lines.kept + lines.checks + lines.restated
-    pairs = {source: held_again(read, (source,)) for source in SOURCES}
-    shares = [f"{source} {again} of {before}" for source, (again, before) in pairs.items()]
+    shares = [f"{source} {again} of {before}" for source, (again, before) in held_again(every).items()]
     parts = [
         INTRODUCTION,
         "## Lines that were sorted",
         f"Of {total} lines {lines.kept} still stand as they read, {lines.checks} became checks, "
         f"{lines.restated} were restated or dropped. {lines.new.total()} lines are new, by source: {new}.",
-        "## The same tables under the stricter rule",
+        "## The same tables under today's rule",
         _table(every, RULE),
         "## New seeds",
-        f"{frozen} of {len(read)} tables have run on new seeds so far. Both columns are judged by today's rule.",
+        f"{frozen} of {len(read)} tables have run on new seeds so far. Both columns are judged by today's rule. A "
+        "study that was frozen twice counts with its latest table; the other one is on its page.",
         _table(every, SEEDS),
         f"Of the comparisons that had held on the old seeds, these hold on new ones: {', '.join(shares)}.",
         "## Every verdict that moved",

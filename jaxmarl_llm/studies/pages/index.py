@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxmarl_llm.studies import registry
-from jaxmarl_llm.studies.pages.again import held_again
+from jaxmarl_llm.studies.pages.again import changes, held_again
 from jaxmarl_llm.studies.pages.format import count, duration, markdown
 from jaxmarl_llm.studies.pages.page import arms, is_counted, link, read_about, standing
 from jaxmarl_llm.studies.pages.results import checks_of, load, run_of
@@ -92,9 +92,10 @@ def count_predictions(read: Mapping[Path, Mapping[str, Any]]) -> str:
         )
     if unmet := len(judged) - len(told) - len(unfit):
         parts.append(f"- {count(unmet, 'study', 'studies')} whose condition is not met: not counted above.")
-    again, before = held_again(runs)
+    shares = held_again(changes({file: results for file, results in runs.items() if "frozen" in results}))
+    again, before = map(sum, zip(*shares.values(), strict=True))
     if before:
-        paper, papers = held_again(runs, ("paper",))
+        paper, papers = shares["paper"]
         parts.append(
             f"- Of {before} comparisons that held on the seeds of an earlier table, {again} hold on new ones; of the "
             f"{papers} among them that papers state, {paper}."

@@ -1,90 +1,75 @@
-"""What changed when the tables were looked at again: a made-up history, and the real one by plain loops."""
+"""What changed when the tables were looked at again: a made-up history, and the real ones by plain loops."""
 
 import json
+import shutil
+from collections import Counter
 from pathlib import Path
 
-import pytest
-
-from jaxmarl_llm.studies.pages import again
+from jaxmarl_llm.studies.pages import again, history
 from jaxmarl_llm.studies.pages.again import RULE, SEEDS, Change
-from jaxmarl_llm.studies.pages.results import load
+from jaxmarl_llm.studies.pages.results import checks_of, load
+from jaxmarl_llm.studies.predictions import judge
 
 FILES = sorted((Path(__file__).parents[3] / "experiments/results").glob("*/results.json"))
-OLD, NEW = "0000000001, seeds 0 to 9", "0000000002, seeds 1000 to 1019"
 
 
-def lines(source=None, **outcomes):
-    return [
-        {"prediction": name, "source": source, "outcome": outcome, "told": ""} for name, outcome in outcomes.items()
-    ]
+def entry(digest, source=None, **outcomes):
+    verdicts = [{"prediction": name, "source": source, "outcome": x.replace("_", " ")} for name, x in outcomes.items()]
+    return {"run": "", "digest": digest, "verdicts": verdicts}
 
 
-@pytest.fixture
-def read(tmp_path, monkeypatch):
-    """A study whose first table was judged by the former rule, then by today's, and which then ran on new seeds."""
+def test_each_change_has_its_reason(tmp_path):
+    """A real table on new seeds, after one that was judged by two rules and a frozen one that was given up."""
+    (real,) = (file for file in FILES if file.parent.name == "durations")
+    shutil.copytree(real.parent, tmp_path / "durations")
+    file = tmp_path / "durations" / "results.json"
+    first, second = judge(results := load(file))
+    a, b = str(first.prediction), str(second.prediction)
+    check = str(checks_of(results)[0])
     entries = [
-        {
-            "run": OLD,
-            "verdicts": lines(a="as predicted", b="as predicted", c="not shown", d="as predicted", e="not shown"),
-        },
-        {"run": OLD, "verdicts": lines("paper", a="holds", b="not shown", c="not shown", f="holds")},
+        entry(None, **{a: "as predicted", b: "as predicted", check: "as predicted", "gone": "not shown"}),
+        entry(None, "paper", **{a: "holds", b: "not shown"}),
+        entry("given up", "paper", **{a: "contradicted", b: "contradicted"}),
     ]
-    (tmp_path / "history.json").write_text(json.dumps(entries))
-    now = [(name, "paper", outcome) for name, outcome in (("a", "contradicted"), ("b", "not shown"), ("f", "holds"))]
-    table = lambda file, results: [
-        *(
-            again.Verdicts(
-                entry["run"],
-                {x["prediction"]: again.FORMER.get(x["outcome"], x["outcome"]) for x in entry["verdicts"]},
-                {x["prediction"]: x["source"] for x in entry["verdicts"]},
-            )
-            for entry in entries
-        ),
-        again.Verdicts(NEW, {name: x for name, _, x in now}, {name: source for name, source, _ in now}),
+    (file.parent / history.FILE).write_text(json.dumps(entries))
+    every = again.changes({file: results})
+    assert every == [
+        Change("durations", a, "paper", "holds", "holds", RULE),
+        Change("durations", b, "paper", "holds", "not shown", RULE),
+        Change("durations", a, first.prediction.source, "holds", first.outcome, SEEDS),
+        Change("durations", b, second.prediction.source, "not shown", second.outcome, SEEDS),
     ]
-    monkeypatch.setattr(again, "tables", table)
-    monkeypatch.setattr(again, "checks_of", lambda results: ["d"])
-    return {tmp_path / "toy" / "results.json": {}}
-
-
-def test_each_change_has_its_reason(read):
-    assert again.changes(read) == [
-        Change("toy", "a", "paper", "holds", "holds", RULE),
-        Change("toy", "b", "paper", "holds", "not shown", RULE),
-        Change("toy", "c", "paper", "not shown", "not shown", RULE),
-        Change("toy", "a", "paper", "holds", "contradicted", SEEDS),
-        Change("toy", "b", "paper", "not shown", "not shown", SEEDS),
-        Change("toy", "f", "paper", "holds", "holds", SEEDS),
-    ]
-    assert again.held_again(read) == (1, 2) and again.held_again(read, ("pilot",)) == (0, 0)
-    assert again.sorting(read) == (3, 1, 1, {"paper": 1})
+    stays = first.outcome == "holds"
+    assert again.held_again(every)[first.prediction.source] == (stays, 1)
+    assert again.sorting({file: results}) == (2, 1, 1, {})
 
 
 def test_the_page_counts_every_line_of_the_real_histories():
-    read = {file: load(file) for file in FILES if file.with_name("history.json").exists()}
-    histories = {file: json.loads(file.with_name("history.json").read_text()) for file in read}
-    found, lines_sorted = again.changes(read), again.sorting(read)
-    assert sum(lines_sorted[:3]) == sum(len(entries[0]["verdicts"]) for entries in histories.values())
+    read = {file: load(file) for file in FILES if file.with_name(history.FILE).exists()}
+    histories = {file: json.loads(file.with_name(history.FILE).read_text()) for file in read}
+    every, lines = again.changes(read), again.sorting(read)
+    assert sum(lines[:3]) == sum(len(entries[0]["verdicts"]) for entries in histories.values())
 
-    held = stays = 0
+    held, stays = Counter(), Counter()
     for file, results in read.items():
         if "frozen" not in results:
             continue
-        before = histories[file][-1]
-        assert before["run"].partition(" ")[0] != results["frozen"]["commit"]
+        before = [x for x in histories[file] if x["digest"] is None][-1]
         old = {x["prediction"]: x["outcome"] for x in before["verdicts"]}
-        new = {x.prediction: x.after for x in found if x.study == file.parent.name and x.reason == SEEDS}
-        same = [name for name, outcome in old.items() if outcome == "holds" and name in new]
-        held += len(same)
-        stays += sum(new[name] == "holds" for name in same)
-    earlier = [x for x in found if x.reason == SEEDS and x.before == "holds"]
-    assert 0 < stays <= held <= len(earlier)
+        for verdict in judge(results):
+            if old.get(str(verdict.prediction)) == "holds":
+                held[verdict.prediction.source] += 1
+                stays[verdict.prediction.source] += verdict.outcome == "holds"
+    assert held.total() > 50
+    assert again.held_again(every) == {source: (stays[source], held[source]) for source in again.SOURCES}
+    paper = f"of the {held['paper']} among them that papers state, {stays['paper']}."
+    said = f"Of {held.total()} comparisons that held on the seeds of an earlier table, {stays.total()} hold on new ones"
+    index = (FILES[0].parents[2] / "README.md").read_text()
+    assert f"{said}; {paper}" in index
 
     page = again.page(FILES, "results")
-    moved = [x for x in found if x.before != x.after]
-    assert page.count("| rule of the verdict |") + page.count("| new seeds |") == len(moved) > 20
+    moved = [x for x in every if x.before != x.after]
+    assert page.count(f"| {RULE} |") + page.count(f"| {SEEDS} |") == len(moved) > 20
     for x in moved:
-        assert (
-            f"| [{x.study}](results/{x.study}/README.md) | {x.prediction} | {x.source} | {x.before} | {x.after} |"
-            in page
-        )
+        row = f"| [{x.study}](results/{x.study}/README.md) | {x.prediction} | {x.source} | {x.before} | {x.after} |"
+        assert row in page

@@ -147,9 +147,22 @@ def test_seeds_follow_from_the_digest_and_nobody_chooses_them(published, command
     assert "**Frozen** at" in page and "The first of two." in page and "Status: **holds here**" in page
 
 
+def test_a_merge_that_drops_a_published_table_is_found(published, command):
+    """A branch from before the second table takes all of its own side."""
+    repository = published.parent
+    main = git(repository, "rev-parse", "HEAD")
+    git(repository, "checkout", "-q", f"{main}~2")  # before the second freeze
+    (published / "rooms" / "further.txt").write_text("beside")
+    commit(repository, "beside")
+    git(repository, "-c", "user.name=a", "-c", "user.email=a@b.c", "merge", "-q", "-s", "ours", main, "-m", "merge")
+    assert command("pages") and not (published / "results/levels/history.json").exists()
+    told = command("pages", "--check")
+    assert "an entry of history.json was changed or removed" in told, told
+
+
 @pytest.mark.parametrize("evil", [False, True])
 def test_a_merge_changes_what_none_of_its_parents_has(published, command, evil):
-    """A branch from before the freezes comes in. A bound that is moved in the merge itself is found."""
+    """A branch from before the freezes comes in. An entry of the history that is edited in the merge is found."""
     repository = published.parent
     main, first = git(repository, "rev-parse", "HEAD"), git(repository, "rev-list", "--max-parents=0", "HEAD")
     git(repository, "checkout", "-q", first)
