@@ -153,7 +153,7 @@ class HFTokenizer:
         `speak` is the template's generation prompt. In the history an answer may follow a longer or shorter text.
         """
         (rules, *messages), raised = SENTINELS, ""
-        for self._system_role in (True, False):
+        for self.system_role in (True, False):
             try:
                 text, begun = self.render(rules, messages), self.render(rules, messages[:1])
             except Exception as error:  # a template is a program
@@ -169,14 +169,14 @@ class HFTokenizer:
             if answered[len(speak) :].strip():
                 speak = answered  # the template has no generation prompt
             start = tuple(self.encode_marked(before_rules))
-            marked = (self._encode_marked(text, "") for text in (hear_first, speak, after.lstrip(" ")))
+            marked = (self.encode_marked(text, False) for text in (hear_first, speak, after.lstrip(" ")))
             first, said, ended = map(tuple, marked)
             if not ended or self.token_bytes[ended[0]] is not None:
                 continue
             bare = {self._control_pattern.split(text)[-1] == "" for text in (before_rules, hear_first, speak, after)}
             around = before_rules, hear_first, answered[len(speak) :], begun.rpartition(messages[0])[2]
             try:
-                stripped = trims(self.render, partial(self._encode_marked, prefix=""), SENTINELS, around)
+                stripped = trims(self.render, partial(self.encode_marked, start=False), SENTINELS, around)
                 if self._after_control and True in bare:
                     if False in bare or not (stripped.rules and stripped.first and stripped.later):
                         raise ValueError(f"some texts follow a control token, and {self._after_control!r} goes before")
@@ -195,12 +195,16 @@ class HFTokenizer:
         Messages alternate between user and model. If the user's is last, the text ends with the generation prompt.
         """
         messages = list(messages)
-        chat = [{"role": "system", "content": rules}] if self._system_role else []
-        if not self._system_role:
+        chat = [{"role": "system", "content": rules}] if self.system_role else []
+        if not self.system_role:
             messages[0] = f"{rules}\n\n{messages[0]}"
         chat += [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(messages)]
-        answer = len(messages) % 2 == 1
-        return self._taken.sub(lambda match: match[0].strip(), render_chat(self._template, chat, answer, self._options))
+        return self.render_chat(chat, len(messages) % 2 == 1)
+
+    def render_chat(self, chat: list[dict[str, str]], answer: bool, **options: Any) -> str:
+        """Messages with roles as the template renders them, likewise; with `answer` the generation prompt follows."""
+        text = render_chat(self._template, chat, answer, {**self._options, **options})
+        return self._taken.sub(lambda match: match[0].strip(), text)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text. Raises ValueError for a byte without a token, which the library would drop."""
@@ -223,12 +227,9 @@ class HFTokenizer:
                 pieces += [piece[start:end] for start, end in pairwise(ends)][::-1]
         return ids
 
-    def encode_marked(self, text: str) -> list[int]:
-        """Token ids of a template's whole text; control tokens in it are read as such."""
-        return self._encode_marked(text, self._at_start)
-
-    def _encode_marked(self, text: str, prefix: str) -> list[int]:
-        ids = []
+    def encode_marked(self, text: str, start: bool = True) -> list[int]:
+        """Token ids of a template's text, from its `start` on; control tokens in it are read as such."""
+        ids, prefix = [], self._at_start if start else ""
         for number, part in enumerate(self._control_pattern.split(text)):
             if number % 2:
                 ids.append(self._control[part])

@@ -1,0 +1,367 @@
+"""Continuous batching: rows of many dialogues share the slots of one model, and none waits for another's end.
+
+The host admits calls to free slots, and takes finished ones away, between short compiled runs (`slots`). A slot keeps
+the tokens of its last row: a call that continues them reads only what is new. A call whose beginning another slot has
+read copies that slot's cache.
+A token depends on the call's key, its row and its place in the answer, and not on the other calls, up to rounding.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxmarl_llm.rollout import decode
+from jaxmarl_llm.rollout.policy import PLAIN, Sampling, per_row
+from jaxmarl_llm.rollout.team import PolicySet
+from jaxmarl_llm.serving import slots as arrays
+from jaxmarl_llm.text.grammar import Free, Grammar, lift
+
+LEAST = 256  # tokens that a slot has room for
+SAME = 8  # a beginning of at least so many tokens is copied from another slot
+CHUNK = 256  # the most tokens that a slot reads at a time
+AT_A_TIME = 8  # tokens that a slot says between two looks of the host
+PAGES = 16  # grammars that are kept
+
+FREE: Grammar = (Free(),)
+
+
+class Candidates(NamedTuple):
+    """The most probable tokens in place of one token of an answer, with their log-probabilities."""
+
+    tokens: tuple[int, ...]
+    logp: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A row of tokens to continue, and how. `said` and `done` are called by `Engine.step`, in its thread.
+
+    Token i of the answer is drawn with fold_in(key, i). The answer has at most `budget` tokens, the end token included.
+    `stop` gets the tokens so far and returns how many of them to keep, or None to go on.
+    """
+
+    tokens: Sequence[int]
+    key: Any  # uint32 [2]
+    budget: int
+    policy: int = 0  # the adapter; -1: the base alone
+    sampling: Sampling = PLAIN
+    grammar: Grammar = FREE
+    top: bool = False  # the answer lists the most probable tokens of every place
+    stop: Callable[[list[int]], int | None] | None = None
+    said: Callable[[Call, Answer], object] = lambda call, answer: None
+    done: Callable[[Call, Answer], object] = lambda call, answer: None
+    cancelled: Callable[[], bool] = lambda: False
+
+
+@dataclass(eq=False)
+class Answer:
+    """The tokens said so far, the end token included, with their log-probabilities."""
+
+    tokens: list[int] = field(default_factory=list)
+    logp: list[float] = field(default_factory=list)
+    top: list[Candidates] = field(default_factory=list)
+    finish: str = ""  # "end", "stop", "length" or "cancelled"; "": the answer goes on
+    error: str = ""  # why nothing was said
+
+
+@dataclass(eq=False)
+class _Slot:
+    """A slot as the host sees it: a row, how much of it the cache holds, and the call that has the slot."""
+
+    row: list[int] = field(default_factory=list)
+    policy: int = 0
+    read: int = 0  # tokens of the row in the cache
+    call: Call | None = None
+    answer: Answer = field(default_factory=Answer)
+    page: int = 0
+    state: int = 0
+    used: float = 0.0  # when a call last had the slot
+
+    @property
+    def reads(self) -> bool:
+        """True if the slot's call has tokens to read before it speaks."""
+        return self.call is not None and not self.answer.tokens and self.read < len(self.row)
+
+    @property
+    def speaks(self) -> bool:
+        return self.call is not None and not self.reads
+
+
+class Engine:
+    """The policies of a set, with `slots` slots of at most `context` tokens each.
+
+    `step` is one round: it admits calls, lets slots read or speak, and hands over what was said. `submit` may be called
+    from any thread. Raises ValueError for a scripted set, or for a context that the model does not have.
+    """
+
+    def __init__(self, policy_set: PolicySet, weights: dict, slots: int = 16, context: int | None = None):
+        if policy_set.config is None:
+            raise ValueError("An engine needs a model, and these policies are scripted.")
+        if slots < 1 or slots & (slots - 1):
+            raise ValueError(f"slots is a power of two, got {slots}.")
+        self.config, self.tokenizer, self.policy_set = policy_set.config, policy_set.tokenizer, policy_set
+        room = self.config.max_position_embeddings
+        self.context = room if context is None else context
+        if not 2 <= self.context <= room:
+            raise ValueError(f"context is from 2 tokens to the {room} of the model, got {context}.")
+        self._adapted = policy_set.lora is not None and not policy_set.merged
+        self.waiting: deque[Call] = deque()
+        self._slots = [_Slot() for _ in range(slots)]
+        self._arrays = arrays.empty(self.config, slots, min(LEAST, _power(self.context, 2)))
+        self._tables = lru_cache(maxsize=4 * PAGES)(self._lift)
+        self._grammars: list[Grammar] = [FREE]
+        self._pages = arrays.pages_of([self._tables(FREE)])
+        self._prepare = jax.jit(partial(decode.prepare, policy_set))
+        self.use(weights)
+        self.spoken = self.places = self.tokens_read = self.tokens_said = self.calls = 0
+
+    def use(self, weights: dict) -> None:
+        """Takes new weights; what the slots have read is forgotten. Raises ValueError while calls are answered."""
+        if self.busy:
+            raise ValueError("The weights change only while no call is answered.")
+        self._prepared = self._prepare(weights)
+        for slot in self._slots:
+            slot.row, slot.read = [], 0
+
+    @property
+    def busy(self) -> bool:
+        """True while a call waits or is answered."""
+        return bool(self.waiting) or any(slot.call is not None for slot in self._slots)
+
+    @property
+    def utilisation(self) -> float:
+        """The share of slots that spoke in the runs so far, of all slots."""
+        return self.spoken / max(self.places, 1)
+
+    def longest(self, call: Call) -> str:
+        """Why the call cannot be answered; empty if it can."""
+        if not call.tokens:
+            return "The row is empty: it needs a token to continue."
+        if call.budget < 1 or len(call.tokens) + call.budget > self.context:
+            return (
+                f"The dialogue has {len(call.tokens)} tokens and the answer up to {call.budget}: together they may "
+                f"have {self.context}."
+            )
+        tables = self._tables(call.grammar)
+        if call.grammar is not FREE and (need := int(tables.distance[tables.start[0]].min())) > call.budget:
+            return f"The shortest answer that is possible has {need} tokens, and the answer may have {call.budget}."
+        return ""
+
+    def submit(self, call: Call) -> None:
+        """Lets the call wait for a slot. Raises ValueError for a call that cannot be answered."""
+        if why := self.longest(call):
+            raise ValueError(why)
+        self.waiting.append(call)
+
+    def run(self, calls: Sequence[Call]) -> list[Answer]:
+        """The answers to the calls, after all others that wait."""
+        answers: dict[int, Answer] = {}
+        for index, call in enumerate(calls):
+            done = call.done
+
+            def keep(call: Call, answer: Answer, index: int = index, done: Callable = done) -> None:
+                answers[index] = answer
+                done(call, answer)
+
+            self.submit(replace(call, done=keep))
+        while len(answers) < len(calls):
+            self.step()
+        return [answers[index] for index in range(len(calls))]
+
+    def step(self) -> bool:
+        """One round; false if there was nothing to do."""
+        self._admit()
+        reading = [number for number, slot in enumerate(self._slots) if slot.reads]
+        if reading:
+            self._read(reading)
+        speaking = [number for number, slot in enumerate(self._slots) if slot.speaks]
+        if speaking:
+            self._speak(speaking)
+        return bool(reading or speaking)
+
+    def _admit(self) -> None:
+        """Gives free slots to calls, in the order in which they came."""
+        for slot in self._slots:
+            if slot.call is not None and slot.call.cancelled():
+                self._finish(slot, "cancelled")
+        later: list[Call] = []
+        while self.waiting and any(slot.call is None for slot in self._slots):
+            call = self.waiting.popleft()
+            if call.cancelled():
+                call.done(call, Answer(finish="cancelled"))
+            elif not self._place(call):
+                later.append(call)
+        self.waiting.extendleft(reversed(later))
+
+    def _place(self, call: Call) -> bool:
+        """Gives the call a slot; False if another slot is about to read the beginning of its row."""
+        row = list(call.tokens)
+        policy = call.policy if self._adapted else 0
+        same = [_common(slot.row, row) if slot.policy == policy else 0 for slot in self._slots]
+        ready = [min(length, slot.read) for length, slot in zip(same, self._slots, strict=True)]
+        best = max(range(len(same)), key=lambda number: ready[number])
+        if any(slot.reads and length > ready[best] + SAME for length, slot in zip(same, self._slots, strict=True)):
+            return False
+        free = [number for number, slot in enumerate(self._slots) if slot.call is None]
+        target = best
+        if best not in free or ready[best] < min(self._slots[best].read, len(row) - 1):
+            others = [number for number in free if number != best] or free
+            target = min(others, key=lambda number: (self._slots[number].read > 0, self._slots[number].used))
+        slot, shared = self._slots[target], min(ready[best], len(row) - 1)
+        if target != best and shared >= SAME:
+            self._arrays = arrays.copy(self._arrays, np.int32(best), np.int32(target))
+        elif target != best:
+            shared = 0
+        slot.row, slot.policy, slot.read, slot.call, slot.answer = row, policy, shared, call, Answer()
+        slot.page = self._page(call.grammar)
+        slot.state = int(self._tables(call.grammar).start[0])
+        self.calls += 1
+        return True
+
+    def _lift(self, grammar: Grammar) -> Any:
+        return lift((grammar,), self.tokenizer.token_bytes, self.tokenizer.end)
+
+    def _page(self, grammar: Grammar) -> int:
+        """The page of a grammar, which takes the place of one that nobody speaks if there are PAGES."""
+        if grammar in self._grammars:
+            return self._grammars.index(grammar)
+        spoken = {0, *(slot.page for slot in self._slots if slot.call is not None)}
+        unused = [page for page in range(len(self._grammars)) if page not in spoken]
+        if len(self._grammars) >= PAGES and unused:
+            self._grammars[unused[0]] = grammar
+        else:
+            self._grammars.append(grammar)
+        self._pages = arrays.pages_of([self._tables(known) for known in self._grammars])
+        return self._grammars.index(grammar)
+
+    def _read(self, reading: list[int]) -> None:
+        """Lets slots read the next chunk of their rows."""
+        pending = [self._slots[number].row[self._slots[number].read :][:CHUNK] for number in reading]
+        at = self._places(reading)
+        width = _power(max(map(len, pending)), 4, 16)
+        tokens, n = np.zeros((len(at), width), np.int32), np.zeros(len(at), np.int32)
+        where = {number: place for place, number in enumerate(at.tolist())}
+        for number, part in zip(reading, pending, strict=True):
+            tokens[where[number], : len(part)], n[where[number]] = part, len(part)
+        length, policy = self._column(at, "read"), self._column(at, "policy") if self._adapted else None
+        self._widen(width)
+        self._arrays = arrays.read(self.config, self._prepared, self._arrays, at, length, tokens, n, policy)
+        for number, part in zip(reading, pending, strict=True):
+            self._slots[number].read += len(part)
+            self.tokens_read += len(part)
+
+    def _speak(self, speaking: list[int]) -> None:
+        """Lets slots say a few tokens, and hands them over."""
+        at, calls = self._places(speaking), {number: self._slots[number].call for number in speaking}
+        for_all = lambda value, blank: [value(calls[n]) if n in calls else blank for n in at.tolist()]
+        settings = for_all(lambda call: call.sampling, PLAIN)
+        filtered = any(setting != Sampling(setting.temperature) or setting.temperature == 0 for setting in settings)
+        kind = arrays.Kind(AT_A_TIME, arrays.TOP * any(for_all(lambda call: call.top, False)), filtered)
+        slots = {n: self._slots[n] for n in speaking}
+        facts = lambda fact: np.array([fact(slots[n]) if n in slots else 0 for n in at.tolist()], np.int32)
+        run = arrays.Speaking(
+            at=np.where(np.isin(at, speaking), at, len(self._slots)).astype(np.int32),
+            length=self._column(at, "read"),
+            policy=self._column(at, "policy") if self._adapted else None,
+            key=np.array(for_all(lambda call: np.asarray(call.key), np.zeros(2)), np.uint32),
+            page=facts(lambda slot: slot.page),
+            state=facts(lambda slot: slot.state),
+            begun=facts(lambda slot: len(slot.answer.tokens)),
+            budget=np.array(for_all(lambda call: call.budget, 1), np.int32),
+            last=facts(lambda slot: slot.row[-1]),
+            sampling=_columns(settings),
+        )
+        self._widen(AT_A_TIME + 1)
+        self._arrays, said = arrays.speak(self.config, kind, self._prepared, self._arrays, self._pages, run)
+        said = jax.device_get(said)
+        self.places += len(self._slots) * int(said.said.max())
+        for place, number in enumerate(at.tolist()):
+            if number in calls:
+                self._hand_over(self._slots[number], jax.tree.map(lambda x, place=place: x[place], said))
+
+    def _hand_over(self, slot: _Slot, said: Any) -> None:
+        """Adds tokens to the answer of a slot, and ends it where it is over."""
+        call, answer, count = slot.call, slot.answer, int(said.said)
+        assert call is not None
+        self.spoken += count
+        self.tokens_said += count
+        started = bool(answer.tokens)
+        tokens = said.tokens[:count].tolist()
+        answer.tokens += tokens
+        answer.logp += said.logp[:count].tolist()
+        if call.top:
+            chosen = zip(said.top[:count].tolist(), said.top_logp[:count].tolist(), strict=True)
+            answer.top += [Candidates(tuple(ids), tuple(logp)) for ids, logp in chosen]
+        slot.row += tokens
+        slot.read += count - 1 + started
+        slot.state = int(said.state)
+        kept = None if call.stop is None else call.stop(answer.tokens)
+        if kept is not None and kept <= len(answer.tokens):
+            cut = len(answer.tokens) - kept
+            del answer.tokens[kept:], answer.logp[kept:], answer.top[kept:], slot.row[len(slot.row) - cut :]
+            slot.read = min(slot.read, len(slot.row))
+            self._finish(slot, "stop")
+        elif said.over:
+            ended = answer.tokens[-1] == self.tokenizer.end or bool(self._ended(slot))
+            self._finish(slot, "end" if ended else "length")
+        else:
+            call.said(call, answer)
+
+    def _ended(self, slot: _Slot) -> bool:
+        return bool(self._tables(self._grammars[slot.page]).ended[slot.state])
+
+    def _finish(self, slot: _Slot, why: str) -> None:
+        call, answer = slot.call, slot.answer
+        assert call is not None
+        answer.finish, slot.call, slot.used = why, None, time.monotonic()
+        call.done(call, answer)
+
+    def _places(self, numbers: list[int]) -> np.ndarray:
+        """int32 [M]: these slots, M a power of four; places past them hold R, unless all slots take part."""
+        count = min(_power(len(numbers), 4), len(self._slots))
+        if count == len(self._slots):
+            return np.arange(count, dtype=np.int32)
+        return np.array([*numbers, *[len(self._slots)] * (count - len(numbers))], np.int32)
+
+    def _column(self, at: np.ndarray, name: str) -> np.ndarray:
+        known = [getattr(slot, name) for slot in self._slots]
+        return np.array([known[n] if n < len(known) else 0 for n in at.tolist()], np.int32)
+
+    def _widen(self, more: int) -> None:
+        """Makes room for `more` tokens in every slot; idle slots that would need more than the context are emptied."""
+        for slot in self._slots:
+            if slot.call is None and slot.read + more > self.context:
+                slot.row, slot.read = [], 0
+        need = max(slot.read for slot in self._slots) + more
+        if need > self._arrays.capacity:
+            self._arrays = arrays.widen(self._arrays, _power(need, 2))
+
+
+def _columns(settings: Sequence[Sampling]) -> Any:
+    """Sampling settings as arrays [M]."""
+    columns = [per_row(setting) for setting in settings]
+    kinds = {"greedy": bool, "top_k": np.int32}
+    fields = {name: [getattr(one, name) for one in columns] for name in columns[0]._fields}
+    return columns[0]._replace(**{name: np.array(x, kinds.get(name, np.float32)) for name, x in fields.items()})
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """The number of tokens at the beginning that two rows share."""
+    size = min(len(one), len(other))
+    apart = np.flatnonzero(np.asarray(one[:size]) != np.asarray(other[:size]))
+    return int(apart[0]) if len(apart) else size
+
+
+def _power(n: int, base: int, least: int = 1) -> int:
+    """The least of `least`, `least` * base, `least` * base^2 ... that is at least n: few numbers, for few programs."""
+    while least < n:
+        least *= base
+    return least
