@@ -121,9 +121,9 @@ class Dialogues:
         elif len(self._places) > self.kept:
             self._places.popitem(last=False)
 
-    def read(self, answer: Answer, tools: bool) -> Message:
-        """An answer as a message: its text until the stop, and the functions that it calls."""
-        return spoken(text_of(self.tokenizer, answer.tokens), tools)
+    def begin(self, policy: int, text: str) -> Opened:
+        """A plain text to continue, without a chat template. Raises ValueError for one that has no tokens."""
+        return Opened((Message("text", text),), policy, "", None, self._encode(text))
 
     def _written(self, parts: Sequence[Any], messages: Sequence[Message]) -> list[int]:
         tokens: list[int] = []
