@@ -113,7 +113,9 @@ def finding(results: Mapping[str, Any], about: Mapping[str, Any], verdicts: Sequ
     """The written finding if it is about this run, else the verdicts on the paper's directions."""
     if about.get("found") and about.get("run") == run_of(results):
         older = (
-            "" if "frozen" in results else " (Intervals here are of an earlier judgement; the table has the verdicts.)"
+            ""
+            if "frozen" in results
+            else " (Intervals in this paragraph were computed by an earlier rule; the table has the verdicts.)"
         )
         return f"**Found.** {about['found']}{older * bool(verdicts)}"
     papers = [f"- {verdict.sentence}" for verdict in verdicts if verdict.prediction.source == "paper"]
@@ -136,7 +138,11 @@ def header(results: Mapping[str, Any], about: Mapping[str, Any], verdicts: Seque
 def frozen_state(results: Mapping[str, Any], folder: Path) -> str:
     """A sentence on whether the predictions of this table were frozen before it ran."""
     if "frozen" not in results:
-        later = " The frozen table, on new seeds, has not run yet." if (folder / frozen.FILE).exists() else ""
+        later = (
+            " Predictions and seeds have been frozen since; the table on these seeds has not run yet."
+            if (folder / frozen.FILE).exists()
+            else ""
+        )
         return NOT_FROZEN + later
     seeds, commit = results["seeds"], results["frozen"]["commit"]
     kept = json.loads((folder / frozen.FILE).read_text(encoding="utf-8")) if (folder / frozen.FILE).exists() else {}
