@@ -24,7 +24,8 @@ ROOMS: dict[str, set[str]] = {
     "environments": {"keys", "text", "rl", "tabular"},
     "models": {"devices", "text"},
     "rollout": {"keys", "devices", "text", "rl", "environments", "models"},
-    "training": {"keys", "devices", "text", "rl", "environments", "models", "rollout"},
+    "serving": {"keys", "text", "environments", "models", "rollout"},
+    "training": {"keys", "devices", "text", "rl", "environments", "models", "rollout", "serving"},
     "runs": {"devices", "text", "rollout", "training"},
     "methods": {"keys", "devices", "text", "rl", "environments", "models", "rollout", "training"},
     "evaluation": {"keys", "devices", "text", "rl", "environments", "models", "rollout"},
@@ -59,7 +60,7 @@ def third_party(path: str) -> set[str]:
 
 def test_every_arrow_points_to_a_room_further_down():
     names = list(ROOMS)
-    assert len(names) <= 16
+    assert len(names) <= 17
     for at, name in enumerate(names):
         assert ROOMS[name] <= set(names[:at])
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_llm.environments.base import Environment, check_reward, phrases
-from jaxmarl_llm.environments.bridges.python_games import PythonGame
+from jaxmarl_llm.environments.bridges.python_games import HostGame
 from jaxmarl_llm.environments.extras import OPTIONAL, Extras, check_measured
 
 PROPERTIES = ("agents", "turns", "actions", "roles", "components", "rules", "observation", "grammars", "scripts")
@@ -26,7 +26,7 @@ def check_object(game: Any) -> None:
     class or a function that makes a game, a name, several games, and an environment in plain Python."""
     name = getattr(game, "__name__", type(game).__name__)
     missing = [part for part in ("agents", "scripts", "reset", "step") if not hasattr(game, part)]
-    if isinstance(game, PythonGame):
+    if isinstance(game, HostGame):
         raise ValueError(
             "A PythonGame has no phrases and compiles to nothing: it plays as Recipe.game and unwrapped, by pretrained "
             "models, or with Recipe.tokenizer=lambda game: SymbolTokenizer([*string.printable], ends=True)."

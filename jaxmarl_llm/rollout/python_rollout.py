@@ -7,7 +7,7 @@ Shapes: B episodes, A seats, T turns; of one policy set R rows, S tokens a row, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType, SimpleNamespace
@@ -20,19 +20,17 @@ import numpy as np
 from jaxmarl_llm.environments.bridges.python_games import Script, TextEnvironment
 from jaxmarl_llm.keys import DEAL, SAY, SCRIPT, batch_keys
 from jaxmarl_llm.models import decoder, packing
-from jaxmarl_llm.models.config import Config, Remat
+from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.decoder import Cache, Prompts
-from jaxmarl_llm.models.lora import PolicyOf
 from jaxmarl_llm.rollout import decode
 from jaxmarl_llm.rollout.dialogue import RULES_ONLY, Heard, hear, prompt
-from jaxmarl_llm.rollout.layout import Messages, row_fields, rows_of_seats
+from jaxmarl_llm.rollout.layout import Messages, rows_of_seats
 from jaxmarl_llm.rollout.names import name_text
-from jaxmarl_llm.rollout.policy import PerRow, Scorer, allowed
+from jaxmarl_llm.rollout.policy import allowed
 from jaxmarl_llm.rollout.python_game import Dice, Game, WrongRewards, make_environment
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
+from jaxmarl_llm.rollout.text_rows import TextRowLayout, pad, power_of_two, seeds, text_layout
 from jaxmarl_llm.rollout.trajectory import Episodes, Rows, Trajectory
-from jaxmarl_llm.text.grammar import Free, TokenTables, lift
-from jaxmarl_llm.text.tokenizers import speller
 
 # the recorded fields of a token, with their dtypes in Rows
 CELL = (
@@ -80,30 +78,6 @@ class _LiveRows:
         self.computed += int(packing.count_computed(config, len(self.rows), width, jnp.asarray(used)).sum())
 
 
-@dataclass(frozen=True, eq=False)
-class TextRowLayout:
-    """The static facts about the rows of one policy set: `rollout.layouts[name]`; names as in `RowLayout`."""
-
-    policy_set: PolicySet
-    tables: TokenTables  # any text, then the end token
-    encode: Callable[[str], list[int]]  # any text as tokens
-    context: int  # the largest number of tokens of a row, prompt included
-    assignments: np.ndarray  # int [O, 3]: group, seat and policy of each prompt
-    group_size: int
-    episode: np.ndarray  # int [R]
-    seat: np.ndarray  # int [R]
-    policy: np.ndarray  # int [R]
-    sampling: PerRow
-
-    def adapter(self, step: int = 1) -> PolicyOf | None:
-        """The adapter of every row, or of every `step`-th row."""
-        return decode.adapter_of(self.policy_set, self.policy[::step])
-
-    def scorer(self, remat: Remat = "none") -> Scorer:
-        """A scorer for the rows of this set under any of its weights."""
-        return self.policy_set.scorer(self.tables, remat)
-
-
 class PythonRollout:
     """Plays a batch of Python games: rollout(weights, key) -> Trajectory, as `Rollout`, but without jit.
 
@@ -145,7 +119,7 @@ class PythonRollout:
         self.wrong_rewards = WrongRewards()
         self.make, self.policy_sets, self.lineup, self.turns, self.budget = make, policy_sets, lineup, turns, budget
         self.scripts, self.on_turn, self.messages = scripts, on_turn, Messages({}, 0, 0)  # an observation is no message
-        self.layouts = {name: self._layout(name, policy_set, context) for name, policy_set in policy_sets.items()}
+        self.layouts = {name: text_layout(name, policy_sets[name], lineup, context) for name in policy_sets}
         self.row_of = {
             name: rows_of_seats(layout, lineup.episodes, self.agents) for name, layout in self.layouts.items()
         }
@@ -158,24 +132,10 @@ class PythonRollout:
         """The largest number of trained tokens in a row of this policy set."""
         return self.turns * (self.budget - 1)
 
-    def _layout(self, name: str, policy_set: PolicySet, context: int | None) -> TextRowLayout:
-        if not policy_set.masked:
-            raise ValueError(
-                f"Policy set {name!r} is unmasked, but Python games accept any text anyway, and a control token is no "
-                "text: leave it masked."
-            )
-        limit = 2**30 if policy_set.config is None else policy_set.config.max_position_embeddings
-        if context is not None and context > limit:
-            raise ValueError(f"context is {context} tokens, but the context of {name} holds {limit}.")
-        encode = speller(policy_set.tokenizer)
-        tables = lift(((Free(),),), policy_set.tokenizer.token_bytes, policy_set.tokenizer.end)
-        room = limit if context is None else context
-        return TextRowLayout(policy_set, tables, encode, room, **row_fields(self.lineup, policy_set))
-
     def __call__(self, weights: dict[str, dict], key: jax.Array) -> Trajectory:
         lineup, group_size = self.lineup, self.lineup.group_size
         group: Any = np.repeat(np.arange(len(lineup.seats), dtype=np.int32), group_size)
-        deals = _seeds(key, DEAL, len(lineup.seats))
+        deals = seeds(key, DEAL, len(lineup.seats))
         games = [Game(self.make, deals[q]) for q in group]
         for index, game in enumerate(games):
             first = games[index // group_size * group_size]
@@ -184,7 +144,7 @@ class PythonRollout:
                     f"Two games of seed {deals[group[index]]} begin differently: an environment must draw from its "
                     "seed, or from the global generators of Python and NumPy."
                 )
-        dice = [Dice(seed) for seed in _seeds(key, SCRIPT, lineup.episodes)] if self.scripts else []
+        dice = [Dice(seed) for seed in seeds(key, SCRIPT, lineup.episodes)] if self.scripts else []
         live = {name: self._open(name, weights[name], games) for name in self.layouts}
         shape = (lineup.episodes, self.turns, self.agents)
         record: dict[str, Any] = {name: np.zeros(shape, np.int32) for name in ("action", "role", "told")}
@@ -237,7 +197,7 @@ class PythonRollout:
         if config is None:
             return _LiveRows(rows, None)
         prepared = self._prepare[name](weights)
-        prompts, length = _pad([row.prompt for row in rows[::group_size]])
+        prompts, length = pad([row.prompt for row in rows[::group_size]])
         adapter = layout.adapter(group_size)
         return _LiveRows(rows, prepared, *_read_prompts(config, group_size, prepared, prompts, length, adapter))
 
@@ -279,10 +239,10 @@ class PythonRollout:
         layout = self.layouts[name]
         config, cache, prepared = layout.policy_set.config, live.cache, live.prepared
         assert config is not None and cache is not None and prepared is not None
-        chunk, n = _pad([state.pending if row in acting else [] for row, state in enumerate(live.rows)])
+        chunk, n = pad([state.pending if row in acting else [] for row, state in enumerate(live.rows)])
         fed = np.array([row.fed for row in live.rows])
         slots = max(int(fed.max()) + chunk.shape[1] * bool(n.any()), int((fed + n).max()) + self.budget)
-        cache = _widen(cache, _power_of_two(slots))
+        cache = _widen(cache, power_of_two(slots))
         if n.any():
             cache, live.hidden = _feed(config, prepared, cache, live.hidden, chunk, n, layout.adapter())
             live.count(config, n.sum(), chunk.shape[1])
@@ -357,7 +317,7 @@ def _say(
 def _record_rows(layout: TextRowLayout, rows: list[_Row]) -> Rows:
     """The record of finished rows."""
     columns: dict[str, Any] = {}
-    columns["tokens"], columns["length"] = _pad([[cell[0] for cell in row.cells] for row in rows])
+    columns["tokens"], columns["length"] = pad([[cell[0] for cell in row.cells] for row in rows])
     for field_index, (name, dtype) in enumerate(CELL[1:], 1):
         columns[name] = np.zeros(columns["tokens"].shape, dtype)
         for column, row in zip(columns[name], rows, strict=True):
@@ -365,28 +325,8 @@ def _record_rows(layout: TextRowLayout, rows: list[_Row]) -> Rows:
     columns["grammar_state"] = np.where(columns["loss_mask"], layout.tables.start[0], 0).astype(np.int16)
     columns["prompt"] = np.repeat(np.arange(len(layout.assignments), dtype=np.int32), layout.group_size)
     assignments = {name: getattr(layout, name).astype(np.int32) for name in ("episode", "seat", "policy")}
-    tokens, length = _pad([row.prompt for row in rows[:: layout.group_size]])
+    tokens, length = pad([row.prompt for row in rows[:: layout.group_size]])
     return Rows(prompts=Prompts(jnp.asarray(tokens), jnp.asarray(length)), **columns, **assignments)
-
-
-def _seeds(key: jax.Array, purpose: int, n: int) -> list[int]:
-    """Seeds of n named events, from 0 to 2^31 - 1."""
-    bits = jax.vmap(jax.random.bits)(batch_keys(key, purpose, np.arange(n)))
-    return (np.asarray(bits) >> 1).tolist()
-
-
-def _power_of_two(n: int, least: int = 32) -> int:
-    """The smallest power of two that is at least n and `least`."""
-    return 1 << (max(n, least) - 1).bit_length()
-
-
-def _pad(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """(int32 [R, a power of two], the lists of tokens padded with zeros at the end; their lengths int32 [R])."""
-    length = np.array([len(row) for row in rows], np.int32)
-    tokens = np.zeros((len(rows), _power_of_two(int(length.max()))), np.int32)
-    for padded_row, row in zip(tokens, rows, strict=True):
-        padded_row[: len(row)] = row
-    return tokens, length
 
 
 def _widen(cache: Cache, slots: int) -> Cache:

@@ -9,16 +9,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.environments.bridges.python_games import PythonGame
+from jaxmarl_llm.environments.bridges.agent_programs import AgentProgram
 from jaxmarl_llm.rollout.python_rollout import PythonRollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Trajectory
+from jaxmarl_llm.serving.agent_rollout import AgentRollout
 from jaxmarl_llm.training.recipe import Recipe
 
 
-def host_rollout(recipe: Recipe, policy_sets: dict[str, PolicySet], lineup: Lineup) -> PythonRollout:
-    """The rollout of a game in plain Python. Raises ValueError for settings that such games do not support."""
-    game: PythonGame = recipe.game
+def host_rollout(recipe: Recipe, policy_sets: dict[str, PolicySet], lineup: Lineup) -> PythonRollout | AgentRollout:
+    """The rollout of a game in plain Python, or of an agent program.
+
+    Raises ValueError for settings that such games do not support.
+    """
+    game = recipe.game
     without = {
         "past selves": recipe.past,
         "an arrangement": recipe.arrange,
@@ -30,10 +34,12 @@ def host_rollout(recipe: Recipe, policy_sets: dict[str, PolicySet], lineup: Line
     if has := [feature for feature, given in without.items() if given]:
         raise ValueError(f"A recipe with a game in plain Python cannot have {' or '.join(has)}.")
     assert isinstance(recipe.budget, int)
+    if isinstance(game, AgentProgram):
+        return AgentRollout(game, policy_sets, lineup, recipe.budget)
     return PythonRollout(game.make, policy_sets, lineup, game.turns, recipe.budget, game.context, game.scripts)
 
 
-def host_games(rollout: PythonRollout, weights: Sequence[dict], keys: Sequence[jax.Array]) -> Trajectory:
+def host_games(rollout: PythonRollout | AgentRollout, weights: Sequence[dict], keys: Sequence[jax.Array]) -> Trajectory:
     """Games of several runs with their weights and keys, leaves [runs, ...], padded to the widest run."""
     return together([rollout(params, key) for params, key in zip(weights, keys, strict=True)])
 

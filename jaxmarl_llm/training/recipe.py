@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.bridges.python_games import PythonGame
+from jaxmarl_llm.environments.bridges.python_games import HostGame
 from jaxmarl_llm.environments.check import check_object
 from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.models.config import Remat
@@ -173,7 +173,7 @@ class Recipe:
     """Fields with another value for a pretrained model; its `hparams` hold only the differences."""
 
     def __post_init__(self):
-        if not isinstance(self.game, PythonGame):
+        if not isinstance(self.game, HostGame):
             check_object(self.game)
         check_line_ups("seats", self.seats)
         if not self.seats:

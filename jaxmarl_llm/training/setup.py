@@ -12,7 +12,7 @@ import jax
 
 from jaxmarl_llm.devices import compiling, sharding, surroundings
 from jaxmarl_llm.devices.compiling import OFTEN
-from jaxmarl_llm.environments.bridges.python_games import PythonGame
+from jaxmarl_llm.environments.bridges.python_games import HostGame
 from jaxmarl_llm.environments.check import check_game
 from jaxmarl_llm.models import decoder, loading, lora
 from jaxmarl_llm.models.config import Config, Dtypes
@@ -61,7 +61,7 @@ def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Ca
     """
     surroundings.check_numbers()
     recipe.check()
-    on_host = isinstance(recipe.game, PythonGame)
+    on_host = isinstance(recipe.game, HostGame)
     if not on_host:
         check_game(recipe.game)
     chosen = (

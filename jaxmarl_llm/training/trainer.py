@@ -19,9 +19,9 @@ from flax import struct
 
 from jaxmarl_llm.devices import compiling, sharding
 from jaxmarl_llm.devices.compiling import OFTEN
+from jaxmarl_llm.environments.bridges.python_games import HostGame
 from jaxmarl_llm.keys import EVALUATE, SHOW, UPDATE, key_for
 from jaxmarl_llm.models import loading
-from jaxmarl_llm.rollout.python_rollout import PythonRollout
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.trajectory import Trajectory
 from jaxmarl_llm.training import begin, past, step
@@ -89,7 +89,7 @@ class Trainer:
         self.learners, self.base = self.parts.learners, self.parts.base
         self.tiny, self.small = not self.base, small(self.policy_sets)
         self.rollout_mesh: tuple[Any, dict] | None = None  # the mesh that plays, and the bases on it
-        self.on_host = isinstance(self.rollout, PythonRollout)
+        self.on_host = isinstance(recipe.game, HostGame)
         if self.on_host and (rollout_mesh or jax.process_count() > 1):
             raise ValueError("A game in plain Python is played by one process, without a rollout mesh.")
         if rollout_mesh:

@@ -39,8 +39,15 @@ class TextEnvironment(Protocol):
 Script = Callable[[Sequence[str]], str]  # (the rules, then in turn the texts that its seat was told and said) -> answer
 
 
+class HostGame:
+    """A game that is played on the host, as a recipe's game: it pays one component and has one action, to speak."""
+
+    components = ("reward",)
+    actions = 1
+
+
 @dataclass(frozen=True, eq=False)
-class PythonGame:
+class PythonGame(HostGame):
     """A game in plain Python as a recipe's game: `Recipe(PythonGame(textarena("KuhnPoker-v0", 2), turns=6), ...)`.
 
     Games are played on the host, one run after another, and the update is one compiled function, as with
@@ -53,9 +60,6 @@ class PythonGame:
     turns: int
     scripts: Mapping[str, Script] = field(default_factory=dict)
     context: int | None = None
-
-    components = ("reward",)
-    actions = 1
 
 
 def textarena(env_id: str, players: int, **settings: Any) -> Callable[[], TextEnvironment]:

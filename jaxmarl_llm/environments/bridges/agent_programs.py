@@ -1,0 +1,113 @@
+"""Agent programs: an async function that speaks with policies, through OpenAI clients or in plain calls, as a game.
+
+The program decides who is asked what, in which order, and what is paid. What policies read and say is recorded token by
+token, so every loss and estimator applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxmarl_llm.environments.bridges.python_games import HostGame
+
+Pay = float | Sequence[float]  # at a seat's last answer, or for each of its answers
+
+
+class AgentEpisode:
+    """One episode of an agent program, as the program sees it.
+
+    `seed` is the same for all episodes of a group. `rewards` {seat: Pay} is paid if the program fails. `client(seat)`
+    is an `openai.AsyncOpenAI` that speaks for the seat; the name in `model=` is ignored.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        seats: tuple[str, ...],
+        say: Callable[[str, Sequence[Mapping[str, Any]], Mapping[str, Any]], Awaitable[str]],
+        client: Callable[[str], Any],
+    ):
+        self.seed, self.seats, self.rewards = seed, seats, dict[str, Pay]()
+        self._say, self._client, self._clients = say, client, dict[str, Any]()
+
+    async def say(self, seat: str, messages: Sequence[Mapping[str, Any]] | str, **settings: Any) -> str:
+        """What the seat's policy answers to messages as OpenAI's, or to one message of a user.
+
+        `settings` are `max_tokens` and `stop`. It is `client(seat)` without the client's cost, a millisecond or two.
+        """
+        asked = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        return await self._say(seat, asked, settings)
+
+    def client(self, seat: str) -> Any:
+        """An `openai.AsyncOpenAI` for a seat. Raises ValueError without the package."""
+        if seat not in self._clients:
+            self._clients[seat] = self._client(seat)
+        return self._clients[seat]
+
+
+Play = Callable[[AgentEpisode], Awaitable[Pay | Mapping[str, Pay]]]
+
+
+@dataclass(frozen=True, eq=False)
+class AgentProgram(HostGame):
+    """An agent program as a recipe's game: `Recipe(AgentProgram(play, seats=("planner", "solver")), ...)`.
+
+    `play(episode)` returns {seat: reward}, or one reward for all seats. A seat's reward is a number, paid at its last
+    answer, or a list with a number for each of its answers. Each answer is a turn; `turns` bounds those of an episode.
+    Answers have at most `Recipe.budget` tokens. Many episodes play at once, `at_once` at most, and their answers are
+    computed together in `slots` slots of at most `context` tokens.
+
+    An exception, `timeout` seconds, a request that cannot be answered or a seat that never spoke ends an episode as
+    truncated, with reward 0 or `episode.rewards`. It is counted, and the others go on.
+    """
+
+    play: Play
+    seats: tuple[str, ...]
+    turns: int = 8
+    context: int | None = None
+    at_once: int = 64
+    slots: int = 16
+    timeout: float = 600.0
+    scripts: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not callable(self.play) or isinstance(self.play, type):
+            raise ValueError(f"play is an async function of an episode, got {self.play!r}.")
+        named = isinstance(self.seats, tuple) and all(isinstance(seat, str) and seat for seat in self.seats)
+        if not named or len(set(self.seats)) != len(self.seats) or not self.seats:
+            raise ValueError(f"seats are different names in a tuple, ('planner', 'solver'), got {self.seats!r}.")
+        if wrong := [seat for seat in self.seats if "/" in seat]:
+            raise ValueError(f"A seat is part of an address and has no slash: {wrong[0]!r}.")
+        for name in ("turns", "at_once", "slots"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                raise ValueError(f"{name} is a whole number from 1 on, got {getattr(self, name)!r}.")
+        if self.scripts:
+            raise ValueError("An agent program has no scripted players: the program itself speaks for others.")
+
+    @property
+    def agents(self) -> int:
+        """The number of seats."""
+        return len(self.seats)
+
+
+def paid_by_turn(paid: Any, seats: Sequence[str], spoke: Sequence[int]) -> dict[tuple[int, int], Any]:
+    """{(turn, seat): what is paid} for a program's rewards; `spoke` holds the seat of every turn.
+
+    A seat that never spoke is paid nothing. Raises ValueError for an unknown seat and for a wrong number of rewards.
+    """
+    given = dict(paid) if isinstance(paid, Mapping) else dict.fromkeys(seats, paid)
+    if unknown := [seat for seat in given if seat not in seats]:
+        raise ValueError(f"It pays {unknown[0]!r}, and the seats are {', '.join(seats)}.")
+    result: dict[tuple[int, int], Any] = {}
+    for name, reward in given.items():
+        seat = list(seats).index(name)
+        turns = [turn for turn, speaker in enumerate(spoke) if speaker == seat]
+        if isinstance(reward, Sequence) and not isinstance(reward, str):
+            if len(reward) != len(turns):
+                raise ValueError(f"It pays {name} {len(reward)} rewards for {len(turns)} answers.")
+            result |= {(turn, seat): one for turn, one in zip(turns, reward, strict=True)}
+        elif turns:
+            result[turns[-1], seat] = reward
+    return result

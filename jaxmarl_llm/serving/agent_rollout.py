@@ -1,0 +1,263 @@
+"""Rollouts of agent programs: many episodes at once on the host, answers computed together, records as `Rollout`'s.
+
+Shapes: B episodes, A seats, T turns, which are the answers of all seats in order; of one policy set R rows, S tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.environments.bridges.agent_programs import AgentEpisode, AgentProgram, paid_by_turn
+from jaxmarl_llm.keys import DEAL, SAY, key_for
+from jaxmarl_llm.models.decoder import Prompts
+from jaxmarl_llm.rollout.layout import Messages, rows_of_seats
+from jaxmarl_llm.rollout.names import name_text
+from jaxmarl_llm.rollout.policy import Sampling
+from jaxmarl_llm.rollout.python_game import finite_reward
+from jaxmarl_llm.rollout.team import Lineup, PolicySet
+from jaxmarl_llm.rollout.text_rows import TextRowLayout, pad, power_of_two, seeds, text_layout
+from jaxmarl_llm.rollout.trajectory import Episodes, Rows, Trajectory
+from jaxmarl_llm.serving.dialogues import Dialogues, Message, Row
+from jaxmarl_llm.serving.engine import Engine
+from jaxmarl_llm.serving.service import Episode, Request, Seat, Served, Service
+
+
+class Failures:
+    """Reports programs that failed: the first of a batch, for ten batches at most."""
+
+    MOST = 10
+
+    def __init__(self) -> None:
+        self.tell: Callable[[str], object] = warnings.warn
+        self._batches, self._first, self.count = 0, "", 0
+
+    def add(self, episode: int, why: str) -> None:
+        self.count += 1
+        self._first = self._first or f"Episode {episode} failed: {why}"
+
+    def report(self, episodes: int) -> None:
+        """Reports the failures of the batch that ends here."""
+        if self.count and self._batches < self.MOST:
+            self._batches += 1
+            self.tell(f"{self._first} Episodes that failed: {self.count} of {episodes}.")
+        self._first, self.count = "", 0
+
+
+class Ended(NamedTuple):
+    """What became of an episode."""
+
+    spoke: list[int]  # the seat of every turn
+    paid: dict[tuple[int, int], float]  # by turn and seat
+    rows: list[list[Row]]  # by seat
+    failed: bool
+
+
+class AgentRollout:
+    """Plays a batch of an agent program: rollout(weights, key) -> Trajectory, as `Rollout`, but without jit.
+
+    A seat has a row for each dialogue that it holds: the longest stands where `layouts` has the seat's row, and further
+    ones follow the rows of all seats. The number of rows is that of the layout times a power of two.
+    Raises ValueError before anything compiles for a line-up that cannot play, a budget below 2, or a wrong context.
+    """
+
+    def __init__(self, game: AgentProgram, policy_sets: dict[str, PolicySet], lineup: Lineup, budget: int):
+        if budget < 2:
+            raise ValueError(f"budget is a whole number of at least 2 (a token and the end), got {budget!r}.")
+        seats: Any = SimpleNamespace(agents=game.agents, scripts={}, accepts_illegal=True)
+        lineup.check(seats, policy_sets)
+        self.game, self.policy_sets, self.lineup, self.budget = game, policy_sets, lineup, budget
+        self.layouts = {name: text_layout(name, policy_sets[name], lineup, game.context) for name in policy_sets}
+        each = self.layouts.items()
+        self.row_of = {name: rows_of_seats(layout, lineup.episodes, game.agents) for name, layout in each}
+        self.wrong_rewards, self.messages = Failures(), Messages({}, 0, 0)  # what seats hear is no message
+        self._engines: dict[str, Engine] = {}
+
+    def max_sampled_tokens(self, policy_set: str) -> int:
+        """The largest number of trained tokens in a row of this policy set."""
+        return self.game.turns * (self.budget - 1)
+
+    def __call__(self, weights: dict[str, dict], key: jax.Array) -> Trajectory:
+        for name, policy_set in self.policy_sets.items():
+            if name not in self._engines:
+                context, slots = self.layouts[name].context, power_of_two(self.game.slots, 1)
+                self._engines[name] = Engine(policy_set, weights[name], slots, context)
+            else:
+                self._engines[name].use(weights[name])
+        for engine in self._engines.values():
+            engine.spoken = engine.places = 0
+        with ThreadPoolExecutor(1, "episodes") as beside:  # a notebook's thread has a loop of its own
+            ended = beside.submit(asyncio.run, self._play(key)).result()
+        self.wrong_rewards.report(len(ended))
+        episodes = self._record(ended)
+        rows = {name: self._rows(name, ended) for name in self.layouts}
+        used = {name: jnp.float32(engine.utilisation) for name, engine in self._engines.items()}
+        return jax.tree.map(jnp.asarray, Trajectory(episodes, rows, used, {name: jnp.int32(0) for name in rows}))
+
+    async def _play(self, key: jax.Array) -> list[Ended]:
+        """Plays all episodes."""
+        served = {
+            policy: Served(engine, index if engine.policy_set.lora else 0)
+            for engine in self._engines.values()
+            for index, policy in enumerate(engine.policy_set.policies)
+        }
+        service = Service(served)
+        running = asyncio.create_task(service.run())
+        await asyncio.sleep(0)
+        deals, gate = seeds(key, DEAL, len(self.lineup.seats)), asyncio.Semaphore(self.game.at_once)
+        size = self.lineup.group_size
+
+        async def play(index: int) -> Ended:
+            async with gate:
+                line_up = self.lineup.seats[index // size]
+                return await self._episode(service, index, deals[index // size], line_up, key)
+
+        try:
+            ended = await asyncio.gather(*(play(index) for index in range(self.lineup.episodes)))
+            while any(engine.busy for engine in self._engines.values()):  # calls of programs that failed
+                await asyncio.sleep(0.001)
+            return ended
+        finally:
+            running.cancel()
+
+    async def _episode(self, service: Service, index: int, seed: int, line_up: Sequence[str], key: jax.Array) -> Ended:
+        """Plays an episode to its end, or to its failure."""
+        game, name, over = self.game, f"{index}", [False]
+        seat_of = lambda number: self._seat(service, index, number, line_up[number], key)
+        record = Episode({seat: seat_of(number) for number, seat in enumerate(game.seats)}, game.turns)
+        service.open_episode(name, record)
+
+        async def say(seat: str, messages: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> str:
+            stop = settings.get("stop") or ()
+            request = Request(
+                tuple(Message(message["role"], message["content"]) for message in messages),
+                budget=settings.get("max_tokens"),
+                stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            )
+            choices = await service.answer(request, name, seat, gone=lambda: over[0])
+            return choices[0].message.text
+
+        def client(seat: str) -> Any:
+            from jaxmarl_llm.serving.app import client_of  # the packages of a server, for programs that use a client
+
+            return client_of(service, name, seat)
+
+        episode, why = AgentEpisode(seed, game.seats, say, client), ""
+        paid: Any = None
+        try:
+            result = game.play(episode)
+            if not inspect.isawaitable(result):
+                raise TypeError("play is an async function: async def play(episode).")
+            paid = await asyncio.wait_for(result, game.timeout)
+        except TimeoutError:
+            why = f"it took more than {game.timeout:g} seconds."
+        except Exception as error:  # a program is anybody's code
+            why = f"{type(error).__name__}: {error}"
+        over[0] = True
+        silent = [seat for number, seat in enumerate(game.seats) if number not in record.spoke]
+        why = why or record.refused or (f"{silent[0]} never spoke." if silent else "")
+        rewards = {}
+        try:
+            rewards = paid_by_turn(episode.rewards if why else paid, game.seats, record.spoke)
+        except (ValueError, TypeError) as error:
+            why = why or str(error)
+        if why:
+            self.wrong_rewards.add(index, why if why.endswith(".") else f"{why}.")
+        rows = service.close_episode(name)
+        numbers = {at: finite_reward(reward) for at, reward in rewards.items()}
+        if wrong := [at for at, reward in numbers.items() if np.isnan(reward)]:
+            self.wrong_rewards.add(index, f"it pays {game.seats[wrong[0][1]]} {rewards[wrong[0]]!r}, no finite number.")
+        return Ended(record.spoke, numbers, [rows[seat] for seat in game.seats], bool(why))
+
+    def _seat(self, service: Service, index: int, number: int, policy: str, key: jax.Array) -> Seat:
+        engine, which = service.models[policy]
+        sampling = engine.policy_set.sampling
+        chosen: Sampling = sampling if isinstance(sampling, Sampling) else sampling[which]
+        own = key_for(key, SAY, index)
+        return Seat(policy, own, number, chosen, self.budget, Dialogues(engine.tokenizer, kept=None))
+
+    def _record(self, ended: Sequence[Ended]) -> Episodes:
+        """The events of the episodes."""
+        game = self.game
+        group: Any = np.repeat(np.arange(len(self.lineup.seats), dtype=np.int32), self.lineup.group_size)
+        shape = (len(ended), game.turns, game.agents)
+        record: dict[str, Any] = {name: np.zeros(shape, np.int32) for name in ("action", "role", "told")}
+        record |= {name: np.zeros(shape, bool) for name in ("acted", "valid")}
+        record |= {"reward": np.zeros((*shape, 1), np.float32), "legal": np.zeros((*shape, 1), bool)}
+        for index, episode in enumerate(ended):
+            for turn, seat in enumerate(episode.spoke):
+                for name in ("acted", "valid", "legal"):
+                    record[name][index, turn, seat] = True
+            for (turn, seat), paid in episode.paid.items():
+                record["reward"][index, turn, seat, 0] = paid
+            for seat, rows in enumerate(episode.rows):
+                for row in rows:
+                    for start, span in zip([0, *(x.start for x in row.spans)], row.spans, strict=False):
+                        heard = str(row.tokens[start : span.start])
+                        record["told"][index, span.turn, seat] = name_text(heard)
+        failed = np.array([episode.failed for episode in ended])
+        ends: dict[str, Any] = {"terminated": ~failed, "truncated": failed}
+        return Episodes(**record, **ends, group=group, game=np.zeros_like(group))
+
+    def _rows(self, name: str, ended: Sequence[Ended]) -> Rows:
+        """The rows of a policy set."""
+        layout = self.layouts[name]
+        first, further = [], []
+        for episode, seat, policy in zip(layout.episode, layout.seat, layout.policy, strict=True):
+            rows = sorted(ended[episode].rows[seat], key=lambda row: -len(row.spans))
+            first.append((int(episode), int(seat), int(policy), rows[0] if rows else None))
+            further += [(int(episode), int(seat), int(policy), row) for row in rows[1:]]
+        count = len(first) * power_of_two(-(-(len(first) + len(further)) // len(first)), 1)
+        every = [*first, *further]
+        every += [(*first[0][:3], None)] * (count - len(every))
+        return record_rows(layout, every)
+
+
+def record_rows(layout: TextRowLayout, rows: Sequence[tuple[int, int, int, Row | None]]) -> Rows:
+    """The record of rows, given as (episode, seat, policy, tokens); None is a row without tokens."""
+    prompts, tokens = [], []
+    for *_, row in rows:
+        start = 1 if row is None else row.spans[0].start
+        prompts.append([0] if row is None else row.tokens[:start])
+        tokens.append([] if row is None else row.tokens[start:])
+    columns: dict[str, Any] = {}
+    columns["tokens"], columns["length"] = pad(tokens)
+    shape = columns["tokens"].shape
+    columns |= {"loss_mask": np.zeros(shape, bool), "logp": np.zeros(shape, np.float32)}
+    columns |= {"turn": np.zeros(shape, np.int32), "tokens_left": np.zeros(shape, np.int16)}
+    for number, (*_, row) in enumerate(rows):
+        for span in row.spans if row is not None else ():
+            at = span.start - len(prompts[number])
+            said = slice(at, at + len(span.logp))
+            columns["turn"][number, at:] = span.turn  # also what is heard before the next answer, until it is set
+            columns["loss_mask"][number, said], columns["logp"][number, said] = True, span.logp
+            columns["tokens_left"][number, said] = span.budget + 1 - np.arange(len(span.logp))
+        _turns_of_heard(columns, number)
+    columns["grammar_state"] = np.where(columns["loss_mask"], layout.tables.start[0], 0).astype(np.int16)
+    columns["prompt"] = np.arange(len(rows), dtype=np.int32)
+    named = zip(("episode", "seat", "policy"), zip(*(row[:3] for row in rows), strict=True), strict=True)
+    filled, length = pad(prompts)
+    return Rows(
+        prompts=Prompts(jnp.asarray(filled), jnp.asarray(length)),
+        **columns,
+        **{field: jnp.asarray(values, jnp.int32) for field, values in named},
+    )
+
+
+def _turns_of_heard(columns: Mapping[str, Any], number: int) -> None:
+    """Gives the tokens heard between two answers the turn of the later one."""
+    mask, turn, later = columns["loss_mask"][number], columns["turn"][number], None
+    for at in range(len(mask) - 1, -1, -1):
+        if mask[at]:
+            later = turn[at]
+        elif later is not None:
+            turn[at] = later
