@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_llm.environments.bridges.agent_programs import AgentEpisode, AgentProgram, paid_by_turn
-from jaxmarl_llm.keys import DEAL, SAY, key_for
+from jaxmarl_llm.keys import DEAL
 from jaxmarl_llm.models.decoder import Prompts
 from jaxmarl_llm.rollout.layout import Messages, rows_of_seats
 from jaxmarl_llm.rollout.names import name_text
@@ -105,6 +105,7 @@ class AgentRollout:
 
     async def _play(self, key: jax.Array) -> list[Ended]:
         """Plays all episodes."""
+        data = jax.random.key_data(key).tolist()
         served = {
             policy: Served(engine, index if engine.policy_set.lora else 0)
             for engine in self._engines.values()
@@ -119,7 +120,7 @@ class AgentRollout:
         async def play(index: int) -> Ended:
             async with gate:
                 line_up = self.lineup.seats[index // size]
-                return await self._episode(service, index, deals[index // size], line_up, key)
+                return await self._episode(service, index, deals[index // size], line_up, data)
 
         try:
             ended = await asyncio.gather(*(play(index) for index in range(self.lineup.episodes)))
@@ -129,7 +130,9 @@ class AgentRollout:
         finally:
             running.cancel()
 
-    async def _episode(self, service: Service, index: int, seed: int, line_up: Sequence[str], key: jax.Array) -> Ended:
+    async def _episode(
+        self, service: Service, index: int, seed: int, line_up: Sequence[str], key: Sequence[int]
+    ) -> Ended:
         """Plays an episode to its end, or to its failure."""
         game, name, over = self.game, f"{index}", [False]
         seat_of = lambda number: self._seat(service, index, number, line_up[number], key)
@@ -178,12 +181,11 @@ class AgentRollout:
             self.wrong_rewards.add(index, f"it pays {game.seats[wrong[0][1]]} {rewards[wrong[0]]!r}, no finite number.")
         return Ended(record.spoke, numbers, [rows[seat] for seat in game.seats], bool(why))
 
-    def _seat(self, service: Service, index: int, number: int, policy: str, key: jax.Array) -> Seat:
+    def _seat(self, service: Service, index: int, number: int, policy: str, key: Sequence[int]) -> Seat:
         engine, which = service.models[policy]
         sampling = engine.policy_set.sampling
         chosen: Sampling = sampling if isinstance(sampling, Sampling) else sampling[which]
-        own = key_for(key, SAY, index)
-        return Seat(policy, own, number, chosen, self.budget, Dialogues(engine.tokenizer, kept=None))
+        return Seat(policy, key, index, number, chosen, self.budget, Dialogues(engine.tokenizer, kept=None))
 
     def _record(self, ended: Sequence[Ended]) -> Episodes:
         """The events of the episodes."""

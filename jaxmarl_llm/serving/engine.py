@@ -44,12 +44,13 @@ class Candidates(NamedTuple):
 class Call:
     """A row of tokens to continue, and how. `said` and `done` are called by `Engine.step`, in its thread.
 
-    Token i of the answer is drawn with fold_in(key, i). The answer has at most `budget` tokens, the end token included.
+    Token i of the answer is drawn with key_for(key, *event, i). The answer has at most `budget` tokens, with the end.
     `stop` gets the tokens so far and returns how many of them to keep, or None to go on.
     """
 
     tokens: Sequence[int]
-    key: Any  # uint32 [2]
+    key: Any  # uint32 [2], the data of a key
+    event: tuple[int, int, int, int]
     budget: int
     policy: int = 0  # the adapter; -1: the base alone
     sampling: Sampling = PLAIN
@@ -271,7 +272,8 @@ class Engine:
             at=np.where(np.isin(at, speaking), at, len(self._slots)).astype(np.int32),
             length=self._column(at, "read"),
             policy=self._column(at, "policy") if self._adapted else None,
-            key=np.array(for_all(lambda call: np.asarray(call.key), np.zeros(2)), np.uint32),
+            key=np.array(for_all(lambda call: call.key, (0, 0)), np.uint32),
+            event=np.array(for_all(lambda call: call.event, (0,) * 4), np.int32),
             page=facts(lambda slot: slot.page),
             state=facts(lambda slot: slot.state),
             begun=facts(lambda slot: len(slot.answer.tokens)),
@@ -355,9 +357,13 @@ def _columns(settings: Sequence[Sampling]) -> Any:
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
     """The number of tokens at the beginning that two rows share."""
-    size = min(len(one), len(other))
-    apart = np.flatnonzero(np.asarray(one[:size]) != np.asarray(other[:size]))
-    return int(apart[0]) if len(apart) else size
+    low, high = 0, min(len(one), len(other))
+    if one[:high] == other[:high]:
+        return high
+    while low < high:  # the first `low` tokens agree, and the first `high` + 1 do not
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)
+    return low
 
 
 def _power(n: int, base: int, least: int = 1) -> int:

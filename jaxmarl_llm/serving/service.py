@@ -11,10 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-import jax
-import numpy as np
-
-from jaxmarl_llm.keys import SAY, key_for
+from jaxmarl_llm.keys import SAY
 from jaxmarl_llm.rollout.policy import PLAIN, Sampling
 from jaxmarl_llm.serving.dialogues import Dialogues, Message, Row, spoken, text_of
 from jaxmarl_llm.serving.engine import FREE, Answer, Call, Engine
@@ -44,8 +41,9 @@ class Seat:
     """A seat of an episode: who speaks there, how, and the rows that it has written."""
 
     model: str
-    key: Any  # the answer of call t is drawn with the key of (SAY, episode, t, seat)
-    number: int  # of the seat
+    key: Any  # uint32 [2], the data of a key
+    episode: int  # its number
+    number: int  # the seat's: the answer of turn t is drawn with key_for(key, SAY, episode, t, number)
     sampling: Sampling
     budget: int  # the most tokens of an answer, the end token included
     dialogues: Dialogues
@@ -93,10 +91,8 @@ class Service:
 
     def __init__(self, models: Mapping[str, Served], seed: int = 0):
         self.models, self.episodes = dict(models), dict[str, Episode]()
-        self._key, self._loose = (
-            jax.random.key(seed),
-            {name: Dialogues(x.engine.tokenizer) for name, x in models.items()},
-        )
+        self._key = key_data(seed)
+        self._loose = {name: Dialogues(x.engine.tokenizer) for name, x in models.items()}
         self._number = 0  # of calls without a seed or an episode
         self._thread = ThreadPoolExecutor(1, "engine")
         self._more: asyncio.Event | None = None
@@ -173,15 +169,16 @@ class Service:
         except ValueError as error:
             raise Refused(str(error)) from None
         budget = request.budget if request.budget is not None else min(BUDGET, engine.context - len(opened.tokens))
-        turn, keys = 0, self._keys(request)
+        turn, draws = 0, self._draws(request)
         if taken is not None:
             current = self.episodes[episode or ""]
-            turn, keys = current.answered, [key_for(taken.key, current.answered, taken.number)]
+            turn = current.answered
+            draws = [(taken.key, (SAY, taken.episode, turn, taken.number))]
             current.answered += 1
             current.spoke.append(taken.number)
         loop, futures = asyncio.get_running_loop(), []
         calls = []
-        for index, key in enumerate(keys):
+        for index, (key, event) in enumerate(draws):
             future = loop.create_future()
             futures.append(future)
 
@@ -197,7 +194,8 @@ class Service:
             calls.append(
                 Call(
                     tokens=opened.tokens,
-                    key=np.asarray(jax.random.key_data(key)),
+                    key=key,
+                    event=event,
                     budget=budget,
                     policy=policy,
                     sampling=request.sampling or PLAIN,
@@ -248,14 +246,12 @@ class Service:
         budget = most if request.budget is None else min(request.budget, most)
         return replace(request, model=seat.model, sampling=seat.sampling, budget=budget)
 
-    def _keys(self, request: Request) -> list[jax.Array]:
-        """The keys of the answers to a request without an episode; equal seeds, equal answers."""
+    def _draws(self, request: Request) -> list[tuple[Any, tuple[int, int, int, int]]]:
+        """(key, event) of the answers to a request without an episode; equal seeds, equal answers."""
         if request.seed is None:
             self._number += 1
-            base = key_for(self._key, SAY, self._number)
-        else:
-            base = key_for(jax.random.key(request.seed % 2**32), SAY, request.seed // 2**32 % 2**31)
-        return [jax.random.fold_in(base, index) for index in range(request.n)]
+        key, number = (self._key, self._number) if request.seed is None else (key_data(request.seed), 0)
+        return [(key, (SAY, number, 0, index)) for index in range(request.n)]
 
     def _choice(self, dialogues: Dialogues, request: Request, prompt: list[int], answer: Answer, ended: bool) -> Choice:
         text = text_of(dialogues.tokenizer, answer.tokens)
@@ -264,6 +260,11 @@ class Service:
         at = min((at for at in (text.find(stop) for stop in request.stop) if at >= 0), default=len(text))
         message = spoken(text[:at], bool(request.tools) and ended)
         return Choice(message, prompt, answer)
+
+
+def key_data(seed: int) -> tuple[int, int]:
+    """The data of `jax.random.key(seed)`: the words of the number, without a program."""
+    return seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF
 
 
 def _stopper(engine: Engine, stops: Iterable[str]) -> Callable[[list[int]], int | None]:

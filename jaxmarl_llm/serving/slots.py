@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from jaxmarl_llm.keys import key_for
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.decoder import Cache
@@ -56,7 +57,8 @@ class Speaking(NamedTuple):
     at: Any  # int32 [M]
     length: Any  # int32 [M]: tokens read
     policy: Any  # int32 [M]: the adapter, -1: the base alone; None: the weights have no adapters
-    key: Any  # uint32 [M, 2]: token i is drawn with fold_in(key, i)
+    key: Any  # uint32 [M, 2]
+    event: Any  # int32 [M, 4]: token i is drawn with key_for(key, *event, i)
     page: Any  # int32 [M]
     state: Any  # int32 [M]: the grammar's state
     begun: Any  # int32 [M]: tokens said so far
@@ -178,6 +180,7 @@ def speak(
     """
     count, top, places, policy = kind.tokens, kind.top, len(speaking.at), speaking.policy
     sampling = speaking.sampling if kind.filtered else PerRow(False, speaking.sampling.temperature, 0, 1.0, 0.0)
+    keys = jax.vmap(lambda key, event: key_for(jax.random.wrap_key_data(key), *event))(speaking.key, speaking.event)
     cache, hidden = _taken(slots, speaking.at, speaking.length)
     blank = jnp.zeros((places, count))
     said = Said(
@@ -202,7 +205,7 @@ def speak(
         index = speaking.begun + said.said
         mask = possible(pages, speaking.page, said.state, speaking.budget + (speaking.page == 0) - index)
         logp = distribution(decoder.logits(config, prepared, hidden), mask, sampling)
-        uniform = jax.vmap(lambda key, i: jax.random.uniform(jax.random.fold_in(key, i)))(speaking.key, index)
+        uniform = jax.vmap(lambda key, i: jax.random.uniform(jax.random.fold_in(key, i)))(keys, index)
         token = sample(logp, uniform)
         state = pages.next[speaking.page, said.state, pages.token_class[speaking.page, token]]
         put = lambda into, new: jnp.where(jnp.expand_dims(said.over, range(1, new.ndim)), into[:, number], new)
