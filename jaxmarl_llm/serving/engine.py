@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -31,6 +31,8 @@ AT_A_TIME = 8  # tokens that a slot says between two looks of the host
 PAGES = 16  # grammars that are kept
 
 FREE: Grammar = (Free(),)
+
+_prepare = jax.jit(decode.prepare, static_argnums=0)
 
 
 class Candidates(NamedTuple):
@@ -119,7 +121,6 @@ class Engine:
         self._tables = lru_cache(maxsize=4 * PAGES)(self._lift)
         self._grammars: list[Grammar] = [FREE]
         self._pages = arrays.pages_of([self._tables(FREE)])
-        self._prepare = jax.jit(partial(decode.prepare, policy_set))
         self.use(weights)
         self.spoken = self.places = self.tokens_read = self.tokens_said = self.calls = 0
 
@@ -127,7 +128,7 @@ class Engine:
         """Takes new weights; what the slots have read is forgotten. Raises ValueError while calls are answered."""
         if self.busy:
             raise ValueError("The weights change only while no call is answered.")
-        self._prepared = self._prepare(weights)
+        self._prepared = _prepare(self.policy_set, weights)
         for slot in self._slots:
             slot.row, slot.read = [], 0
 

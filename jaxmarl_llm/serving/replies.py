@@ -127,13 +127,19 @@ class Writer:
                 for token, value, top in zip(tokens, logp, tops, strict=True)
             ]
             return {"content": content, "refusal": None}
-        names = [self.tokenizer.decode([token]) for token in tokens]
+        lengths = [len(self.tokenizer.decode([token])) for token in tokens]
         return {
-            "tokens": names,
+            "tokens": [self._name(token) for token in tokens],
             "token_logprobs": logp,
-            "top_logprobs": [{self.tokenizer.decode([token]): value for token, value in top} for top in tops],
-            "text_offset": [offset + sum(map(len, names[:place])) for place in range(len(names))],
+            "top_logprobs": [{self._name(token): value for token, value in top} for top in tops],
+            "text_offset": [offset + sum(lengths[:place]) for place in range(len(tokens))],
         }
+
+    def _name(self, token: int) -> str:
+        """A name of its own for each token, as OpenAI's completions give it: bytes that are no text are spelled out."""
+        text = self.tokenizer.decode([token])
+        spelled = self.tokenizer.token_bytes[token]
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelled or b"") if "\ufffd" in text else text
 
     def _top(self, answer: Answer, place: int) -> list[tuple[int, float]]:
         """The most probable tokens in a place, as many as were asked for and can be said."""
