@@ -10,6 +10,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ from jaxmarl_llm.rollout.text_rows import TextRowLayout, pad, power_of_two, seed
 from jaxmarl_llm.rollout.trajectory import Episodes, Rows, Trajectory
 from jaxmarl_llm.serving.dialogues import Dialogues, Message, Row
 from jaxmarl_llm.serving.engine import Engine
-from jaxmarl_llm.serving.service import Episode, Request, Seat, Served, Service
+from jaxmarl_llm.serving.service import Episode, Request, Seat, Served, Service, running
 
 
 class Failures:
@@ -112,26 +113,29 @@ class AgentRollout:
             for index, policy in enumerate(engine.policy_set.policies)
         }
         service = Service(served)
-        running = asyncio.create_task(service.run())
-        await asyncio.sleep(0)
+        connect = _connector(service)
         deals, gate = seeds(key, DEAL, len(self.lineup.seats)), asyncio.Semaphore(self.game.at_once)
         size = self.lineup.group_size
 
         async def play(index: int) -> Ended:
             async with gate:
                 line_up = self.lineup.seats[index // size]
-                return await self._episode(service, index, deals[index // size], line_up, data)
+                return await self._episode(service, connect, index, deals[index // size], line_up, data)
 
-        try:
+        async with running(service):
             ended = await asyncio.gather(*(play(index) for index in range(self.lineup.episodes)))
             while any(engine.busy for engine in self._engines.values()):  # calls of programs that failed
                 await asyncio.sleep(0.001)
             return ended
-        finally:
-            running.cancel()
 
     async def _episode(
-        self, service: Service, index: int, seed: int, line_up: Sequence[str], key: Sequence[int]
+        self,
+        service: Service,
+        connect: Callable[[str, str], Any],
+        index: int,
+        seed: int,
+        line_up: Sequence[str],
+        key: Sequence[int],
     ) -> Ended:
         """Plays an episode to its end, or to its failure."""
         game, name, over = self.game, f"{index}", [False]
@@ -149,12 +153,7 @@ class AgentRollout:
             choices = await service.answer(request, name, seat, gone=lambda: over[0])
             return choices[0].message.text
 
-        def client(seat: str) -> Any:
-            from jaxmarl_llm.serving.app import client_of  # the packages of a server, for programs that use a client
-
-            return client_of(service, name, seat)
-
-        episode, why = AgentEpisode(seed, game.seats, say, client), ""
+        episode, why = AgentEpisode(seed, game.seats, say, partial(connect, name)), ""
         paid: Any = None
         try:
             result = game.play(episode)
@@ -222,6 +221,20 @@ class AgentRollout:
         every = [*first, *further]
         every += [(*first[0][:3], None)] * (count - len(every))
         return record_rows(layout, every)
+
+
+def _connector(service: Service) -> Callable[[str, str], Any]:
+    """(episode, seat) -> OpenAI's client; the packages of a server are imported by the first program that asks."""
+
+    @cache
+    def clients() -> Any:
+        try:
+            from jaxmarl_llm.serving.clients import Clients
+        except ImportError as error:
+            raise ValueError("A client needs further packages: pip install 'jaxmarl-llm[serve]'.") from error
+        return Clients(service)
+
+    return lambda episode, seat: clients().client(episode, seat)
 
 
 def record_rows(layout: TextRowLayout, rows: Sequence[tuple[int, int, int, Row | None]]) -> Rows:

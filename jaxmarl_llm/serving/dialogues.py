@@ -1,8 +1,8 @@
 """Messages as rows of tokens: a dialogue goes on in the row that holds its answers, else it begins one.
 
-Tokens are never encoded again: an answer that comes back in the next request is found by its text, and its row, as it
-was said, is extended. Any other history begins a row from the texts. A template is rendered with marks in place of the
-texts, so that texts cannot be read as control tokens, and once for each sequence of roles.
+Tokens are never encoded again: an answer that comes back in the next request is found by its text, and its row is
+extended. Any other history begins a row from the texts. A template is rendered once for each sequence of roles, with
+marks in place of the texts: no text is read as a control token.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jaxmarl_llm.text.tokenizers import HFTokenizer, Tokenizer, speller
 
 CALL = re.compile(r"\s*<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 KEPT = 1_000  # rows of dialogues that belong to no episode
-SHAPES = 256  # sequences of roles whose pieces are kept
+SHAPES, LONGEST_SHAPE = 256, 1 << 14  # sequences of roles whose pieces are kept, and the most tokens of one
 
 
 class ToolCall(NamedTuple):
@@ -38,7 +38,7 @@ class Message(NamedTuple):
     calls: tuple[ToolCall, ...] = ()
 
     @property
-    def written(self) -> str:
+    def full_text(self) -> str:
         """The text as a model writes it, calls included."""
         calls = (f'{{"name": {json.dumps(name)}, "arguments": {arguments}}}' for name, arguments in self.calls)
         return "\n".join([*[self.text] * bool(self.text), *(f"<tool_call>\n{x}\n</tool_call>" for x in calls)])
@@ -49,7 +49,7 @@ class Span(NamedTuple):
 
     start: int  # index of its first token
     turn: int  # the number of the call
-    logp: tuple[float, ...]  # of its tokens, the end token included if it was said
+    logp: tuple[float, ...]  # its tokens', the end token's included if it was said
     budget: int  # the most tokens that it could have
 
 
@@ -94,16 +94,16 @@ class Dialogues:
 
     def open(self, policy: int, messages: Sequence[Message], tools: Sequence[dict] = ()) -> Opened:
         """The row of a dialogue, found or begun. Raises ValueError for messages that the template cannot show."""
-        messages, named = tuple(messages), json.dumps(list(tools), sort_keys=True)
+        messages, named = tuple(messages), json.dumps(list(tools))
         parts = pieces(self.tokenizer, tuple(message.role for message in messages), named)
         for last in range(len(messages) - 1, -1, -1):
             place = self._places.get((policy, named, messages[: last + 1]))
             if place is not None:
                 before = place.row.tokens[: place.length]
-                rest = self._written(parts[parts.index(last) + 1 :], messages)
+                rest = self._write(parts[parts.index(last) + 1 :], messages)
                 ended = before[-1] == self.tokenizer.end
                 return Opened(messages, policy, named, place, [*before, *(rest[1:] if ended else rest)])
-        return Opened(messages, policy, named, None, self._written(parts, messages))
+        return Opened(messages, policy, named, None, self._write(parts, messages))
 
     def close(self, opened: Opened, message: Message, answer: Answer, turn: int, budget: int) -> None:
         """Adds an answer, and the message that was made of it, to the dialogue's row.
@@ -125,10 +125,10 @@ class Dialogues:
         """A plain text to continue, without a chat template. Raises ValueError for one that has no tokens."""
         return Opened((Message("text", text),), policy, "", None, self._encode(text))
 
-    def _written(self, parts: Sequence[Any], messages: Sequence[Message]) -> list[int]:
+    def _write(self, parts: Sequence[Any], messages: Sequence[Message]) -> list[int]:
         tokens: list[int] = []
         for part in parts:
-            tokens += part if isinstance(part, tuple) else self._encode(trimmed(self.tokenizer, part, messages))
+            tokens += part if isinstance(part, tuple) else self._encode(trim_text(self.tokenizer, part, messages))
         return tokens
 
 
@@ -145,7 +145,7 @@ def text_of(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
     return b"".join(tokenizer.token_bytes[token] or b"" for token in tokens).decode(errors="replace")
 
 
-def spoken(text: str, tools: bool) -> Message:
+def read_answer(text: str, tools: bool) -> Message:
     """An answer's text as a message; with `tools`, calls in Hermes' format are read."""
     calls = []
     for match in CALL.finditer(text) if tools else ():
@@ -157,9 +157,9 @@ def spoken(text: str, tools: bool) -> Message:
     return Message("assistant", CALL.sub("", text).strip() if calls else text, tuple(calls))
 
 
-def trimmed(tokenizer: Tokenizer, number: int, messages: Sequence[Message]) -> str:
+def trim_text(tokenizer: Tokenizer, number: int, messages: Sequence[Message]) -> str:
     """The text of a message without the spaces at its edges that the template strips."""
-    trims, message, text = tokenizer.trims, messages[number], [messages[number].written]
+    trims, message, text = tokenizer.trims, messages[number], [messages[number].full_text]
     first = not any(before.role == "user" for before in messages[:number])
     start, end = {
         "system": (trims.rules, trims.rules_end),
@@ -180,18 +180,18 @@ def pieces(tokenizer: Tokenizer, roles: tuple[str, ...], tools: str = "[]") -> l
     key = tokenizer, roles, tools
     if key not in _KNOWN:
         given = json.loads(tools)
-        _KNOWN[key] = (
-            _rendered(tokenizer, roles, given)
-            if isinstance(tokenizer, HFTokenizer)
-            else _marked(tokenizer, roles, given)
-        )
+        cut = _render_pieces if isinstance(tokenizer, HFTokenizer) else _mark_pieces
+        result = cut(tokenizer, roles, given)
+        if sum(len(part) for part in result if isinstance(part, tuple)) > LONGEST_SHAPE:
+            return result
+        _KNOWN[key] = result
         if len(_KNOWN) > SHAPES:
             _KNOWN.popitem(last=False)
     _KNOWN.move_to_end(key)
     return _KNOWN[key]
 
 
-def _rendered(tokenizer: Any, roles: tuple[str, ...], tools: list[dict]) -> list[Any]:
+def _render_pieces(tokenizer: Any, roles: tuple[str, ...], tools: list[dict]) -> list[Any]:
     """The pieces of a chat template."""
     marks = [f"Text {number} & 'text'" for number in range(len(roles))]
     chat = [{"role": role, "content": mark} for role, mark in zip(roles, marks, strict=True)]
@@ -202,13 +202,19 @@ def _rendered(tokenizer: Any, roles: tuple[str, ...], tools: list[dict]) -> list
         without = tokenizer.render_chat(chat, True) if tools else ""
     except Exception as error:  # a template is a program
         raise ValueError(f"The model's chat template refuses these messages: {error}.") from None
+    described = json.dumps(tools, ensure_ascii=False)
+    if tools and tokenizer.encode_marked(described, start=False) != tokenizer.encode(described):
+        raise ValueError("A description of a tool holds a control token of this model: leave it out.")
     if tools and (text == without or "<tool_call>" not in text):
         raise ValueError("The model's chat template has no place for tools: describe them in the system message.")
-    cut = re.fullmatch("(.*)" + "(.*)".join(map(re.escape, marks)) + "(.*)", text, re.DOTALL)
-    if not cut or any(text.count(mark) != 1 for mark in marks):
-        raise ValueError(f"The model's chat template does not show messages of the roles {', '.join(roles)} in order.")
+    places = [text.find(mark) for mark in marks]
+    if any(text.count(mark) != 1 for mark in marks) or places != sorted(places):
+        shown = ", ".join(roles[:20]) + ", ..." * (len(roles) > 20)
+        raise ValueError(f"The model's chat template does not show messages of the roles {shown} in order.")
+    edges = [0, *(at for place, mark in zip(places, marks, strict=True) for at in (place, place + len(mark))), None]
     result: list[Any] = []
-    for number, part in enumerate(cut.groups()):
+    for number in range(len(roles) + 1):
+        part = text[edges[2 * number] : edges[2 * number + 1]]
         said = number > 0 and roles[number - 1] == "assistant"
         result.append(tuple(tokenizer.encode_marked(part.lstrip(" ") if said else part, start=number == 0)))
         result += [number] * (number < len(roles))
@@ -218,7 +224,7 @@ def _rendered(tokenizer: Any, roles: tuple[str, ...], tools: list[dict]) -> list
     return result
 
 
-def _marked(tokenizer: Tokenizer, roles: tuple[str, ...], tools: list[dict]) -> list[Any]:
+def _mark_pieces(tokenizer: Tokenizer, roles: tuple[str, ...], tools: list[dict]) -> list[Any]:
     """The pieces of a tokenizer without a template: rules, then messages and answers in turn."""
     if tools:
         raise ValueError("This policy has no chat template, so it has no place for tools.")

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -31,6 +31,8 @@ AT_A_TIME = 8  # tokens that a slot says between two looks of the host
 PAGES = 16  # grammars that are kept
 
 FREE: Grammar = (Free(),)
+
+_prepare = jax.jit(decode.prepare, static_argnums=0)
 
 
 class Candidates(NamedTuple):
@@ -70,7 +72,7 @@ class Answer:
     logp: list[float] = field(default_factory=list)
     top: list[Candidates] = field(default_factory=list)
     finish: str = ""  # "end", "stop", "length" or "cancelled"; "": the answer goes on
-    error: str = ""  # why nothing was said
+    error: str = ""  # why the engine ended it
 
 
 @dataclass(eq=False)
@@ -116,11 +118,10 @@ class Engine:
         self._adapted = policy_set.lora is not None and not policy_set.merged
         self.waiting: deque[Call] = deque()
         self._slots = [_Slot() for _ in range(slots)]
-        self._arrays = arrays.empty(self.config, slots, min(LEAST, _power(self.context, 2)))
+        self._arrays = self._empty()
         self._tables = lru_cache(maxsize=4 * PAGES)(self._lift)
         self._grammars: list[Grammar] = [FREE]
         self._pages = arrays.pages_of([self._tables(FREE)])
-        self._prepare = jax.jit(partial(decode.prepare, policy_set))
         self.use(weights)
         self.spoken = self.places = self.tokens_read = self.tokens_said = self.calls = 0
 
@@ -128,9 +129,22 @@ class Engine:
         """Takes new weights; what the slots have read is forgotten. Raises ValueError while calls are answered."""
         if self.busy:
             raise ValueError("The weights change only while no call is answered.")
-        self._prepared = self._prepare(weights)
+        self._prepared = _prepare(self.policy_set, weights)
         for slot in self._slots:
             slot.row, slot.read = [], 0
+
+    def abandon(self, why: str) -> None:
+        """Ends all calls with the error `why`, and empties the slots: also after a program that failed."""
+        answers = [(slot.call, slot.answer) for slot in self._slots if slot.call is not None]
+        answers += [(self.waiting.popleft(), Answer()) for _ in range(len(self.waiting))]
+        self._slots = [_Slot() for _ in self._slots]
+        self._arrays = self._empty()
+        for call, answer in answers:
+            answer.finish, answer.error = "cancelled", why
+            call.done(call, answer)
+
+    def _empty(self) -> arrays.Slots:
+        return arrays.empty(self.config, len(self._slots), min(LEAST, _power(self.context, 2)))
 
     @property
     def busy(self) -> bool:
@@ -228,7 +242,11 @@ class Engine:
         return True
 
     def _lift(self, grammar: Grammar) -> Any:
-        return lift((grammar,), self.tokenizer.token_bytes, self.tokenizer.end)
+        spelled, end = self.tokenizer.token_bytes, self.tokenizer.end
+        if end is None and grammar == FREE:  # text that only the budget ends: with an end that is no token
+            tables = lift((grammar,), (*spelled, None), len(spelled))
+            return tables._replace(token_class=tables.token_class[:-1])
+        return lift((grammar,), spelled, end)
 
     def _page(self, grammar: Grammar) -> int:
         """The page of a grammar, which takes the place of one that nobody speaks if there are PAGES."""
@@ -265,7 +283,8 @@ class Engine:
         for_all = lambda value, blank: [value(calls[n]) if n in calls else blank for n in at.tolist()]
         settings = for_all(lambda call: call.sampling, PLAIN)
         filtered = any(setting != Sampling(setting.temperature) or setting.temperature == 0 for setting in settings)
-        kind = arrays.Kind(AT_A_TIME, arrays.TOP * any(for_all(lambda call: call.top, False)), filtered)
+        top = min(arrays.TOP, self.config.vocab_size) * any(for_all(lambda call: call.top, False))
+        kind = arrays.Kind(AT_A_TIME, top, filtered)
         slots = {n: self._slots[n] for n in speaking}
         facts = lambda fact: np.array([fact(slots[n]) if n in slots else 0 for n in at.tolist()], np.int32)
         run = arrays.Speaking(
@@ -351,18 +370,18 @@ def _columns(settings: Sequence[Sampling]) -> Any:
     """Sampling settings as arrays [M]."""
     columns = [per_row(setting) for setting in settings]
     kinds = {"greedy": bool, "top_k": np.int32}
-    fields = {name: [getattr(one, name) for one in columns] for name in columns[0]._fields}
+    fields = {name: [getattr(column, name) for column in columns] for name in columns[0]._fields}
     return columns[0]._replace(**{name: np.array(x, kinds.get(name, np.float32)) for name, x in fields.items()})
 
 
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
+def _common(row: Sequence[int], other: Sequence[int]) -> int:
     """The number of tokens at the beginning that two rows share."""
-    low, high = 0, min(len(one), len(other))
-    if one[:high] == other[:high]:
+    low, high = 0, min(len(row), len(other))
+    if row[:high] == other[:high]:
         return high
     while low < high:  # the first `low` tokens agree, and the first `high` + 1 do not
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)
+        low, high = (middle, high) if row[:middle] == other[:middle] else (low, middle - 1)
     return low
 
 

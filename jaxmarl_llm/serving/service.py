@@ -6,27 +6,32 @@ The engines run in one thread of their own, so that requests are read while toke
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from jaxmarl_llm.keys import SAY
 from jaxmarl_llm.rollout.policy import PLAIN, Sampling
-from jaxmarl_llm.serving.dialogues import Dialogues, Message, Row, spoken, text_of
+from jaxmarl_llm.serving.dialogues import Dialogues, Message, Opened, Row, read_answer, text_of
 from jaxmarl_llm.serving.engine import FREE, Answer, Call, Engine
 from jaxmarl_llm.text.grammar import Grammar
+from jaxmarl_llm.text.refusals import quote
 
 MOST_WAITING = 1_000  # calls, beyond those that are answered
 BUDGET = 256  # tokens of an answer, if a request does not say how many
 
 
 class Refused(Exception):
-    """A request that cannot be answered: a status of HTTP, OpenAI's name of the error, and a sentence."""
+    """A request that cannot be answered: a sentence, a status of HTTP, OpenAI's code of the error, and the field."""
 
-    def __init__(self, sentence: str, status: int = 400, code: str | None = None):
+    def __init__(self, sentence: str, status: int = 400, code: str | None = None, param: str | None = None):
         super().__init__(sentence)
-        self.sentence, self.status, self.code = sentence, status, code
+        self.sentence, self.status, self.code, self.param = sentence, status, code, param
 
 
 class Served(NamedTuple):
@@ -59,10 +64,16 @@ class Episode:
     spoke: list[int] = field(default_factory=list)  # the seat of every turn
     refused: str = ""  # the first request that was refused
 
+    def begin_turn(self, seat: int) -> int:
+        """Counts an answer of a seat: the number of its turn."""
+        self.answered += 1
+        self.spoke.append(seat)
+        return self.answered - 1
+
 
 @dataclass(frozen=True)
 class Request:
-    """What a client asks for. None stands for the policy's own setting."""
+    """A question of a client. None stands for the policy's own setting."""
 
     messages: tuple[Message, ...]
     model: str = ""
@@ -92,8 +103,9 @@ class Service:
     def __init__(self, models: Mapping[str, Served], seed: int = 0):
         self.models, self.episodes = dict(models), dict[str, Episode]()
         self._key = key_data(seed)
-        self._loose = {name: Dialogues(x.engine.tokenizer) for name, x in models.items()}
-        self._number = 0  # of calls without a seed or an episode
+        self._loose = {name: Dialogues(served.engine.tokenizer) for name, served in models.items()}
+        self._widest = {id(engine): _longest_token(engine) for engine in self.engines}
+        self._number = 0  # counts the calls without a seed or an episode
         self._thread = ThreadPoolExecutor(1, "engine")
         self._more: asyncio.Event | None = None
 
@@ -106,15 +118,20 @@ class Service:
         return sum(len(engine.waiting) for engine in self.engines)
 
     async def run(self) -> None:
-        """Answers calls until it is cancelled."""
+        """Answers calls until it is cancelled; calls that are not answered then end with an error."""
         self._more, loop = asyncio.Event(), asyncio.get_running_loop()
-        while True:
-            self._more.clear()
-            if not any(engine.busy for engine in self.engines):
-                await self._more.wait()
-            for engine in self.engines:
-                if engine.busy:
-                    await loop.run_in_executor(self._thread, engine.step)
+        try:
+            while True:
+                self._more.clear()
+                if not any(engine.busy for engine in self.engines):
+                    await self._more.wait()
+                for engine in self.engines:
+                    if engine.busy:
+                        await loop.run_in_executor(self._thread, _step, engine)
+        finally:
+            self._more = None
+            for engine in self.engines:  # behind the step that runs
+                await loop.run_in_executor(self._thread, engine.abandon, "The service stopped.")
 
     def open_episode(self, name: str, episode: Episode) -> None:
         """Lets requests name an episode. Raises ValueError for a name that is taken."""
@@ -131,12 +148,13 @@ class Service:
         request: Request,
         episode: str | None = None,
         seat: str | None = None,
-        said: Callable[[int, Choice], object] = lambda index, choice: None,
+        said: Callable[[int, Choice], object] | None = None,
         gone: Callable[[], bool] = lambda: False,
     ) -> list[Choice]:
-        """The answers to a request; `said` gets the place of a choice and what there is of it, as it is said.
+        """The answers to a request; `said` gets the place of a choice and its first part, as it is said.
 
-        Raises Refused for what cannot be answered.
+        The calls end early if this is cancelled, or if `gone`, which the engine's thread asks, is true. Raises Refused
+        for a request that cannot be answered.
         """
         try:
             return await self._answer(request, episode, seat, said, gone)
@@ -146,10 +164,10 @@ class Service:
             raise
 
     async def _answer(
-        self, request: Request, episode: str | None, seat: str | None, said: Callable, gone: Callable[[], bool]
+        self, request: Request, episode: str | None, seat: str | None, said: Callable | None, gone: Callable[[], bool]
     ) -> list[Choice]:
         if self._more is None:
-            raise Refused("The service does not run yet.", 503)
+            raise Refused("The service does not run.", 503)
         if self.waiting + request.n > MOST_WAITING:
             raise Refused(f"{self.waiting} calls wait already: ask again later.", 429, "rate_limit_exceeded")
         taken = None if episode is None else self._seat(episode, seat)
@@ -158,9 +176,10 @@ class Service:
         name = request.model
         if name not in self.models:
             known = ", ".join(sorted(self.models))
-            raise Refused(f"There is no model {name!r}: possible are {known}.", 404, "model_not_found")
+            raise Refused(f"There is no model {quote(name)}: possible are {known}.", 404, "model_not_found")
         engine, policy = self.models[name]
         dialogues = self._loose[name] if taken is None else taken.dialogues
+        self._check_size(request, engine)
         try:
             if request.text is None:
                 opened = dialogues.open(policy, request.messages, request.tools)
@@ -168,68 +187,101 @@ class Service:
                 opened = dialogues.begin(policy, request.text)
         except ValueError as error:
             raise Refused(str(error)) from None
-        budget = request.budget if request.budget is not None else min(BUDGET, engine.context - len(opened.tokens))
-        turn, draws = 0, self._draws(request)
+        budget = request.budget
+        if budget is None:
+            budget = min(BUDGET if engine.tokenizer.end is not None else 1, engine.context - len(opened.tokens))
+        draws = self._draws(request)
         if taken is not None:
-            current = self.episodes[episode or ""]
-            turn = current.answered
-            draws = [(taken.key, (SAY, taken.episode, turn, taken.number))]
-            current.answered += 1
-            current.spoke.append(taken.number)
-        loop, futures = asyncio.get_running_loop(), []
-        calls = []
-        for index, (key, event) in enumerate(draws):
-            future = loop.create_future()
-            futures.append(future)
-
-            def tell(call: Call, answer: Answer, index: int = index) -> None:
-                copied = replace(answer, tokens=list(answer.tokens), logp=list(answer.logp), top=list(answer.top))
-                loop.call_soon_threadsafe(
-                    lambda: said(index, self._choice(dialogues, request, opened.tokens, copied, ended=False))
-                )
-
-            def done(call: Call, answer: Answer, future: Any = future) -> None:
-                loop.call_soon_threadsafe(lambda: future.cancelled() or future.set_result(answer))
-
-            calls.append(
-                Call(
-                    tokens=opened.tokens,
-                    key=key,
-                    event=event,
-                    budget=budget,
-                    policy=policy,
-                    sampling=request.sampling or PLAIN,
-                    grammar=request.grammar,
-                    top=request.top,
-                    stop=_stopper(engine, request.stop) if request.stop else None,
-                    said=tell,
-                    done=done,
-                    cancelled=gone,
-                )
-            )
-        if why := engine.longest(calls[0]):
+            draws = [(taken.key, (SAY, taken.episode, self.episodes[episode or ""].answered, taken.number))]
+        ask = partial(self._call, engine, dialogues, request, opened, policy, budget, said, gone)
+        pairs = [ask(index, *draw) for index, draw in enumerate(draws)]
+        try:
+            why = engine.longest(pairs[0][0])
+        except ValueError as error:  # a grammar that the tokens cannot write
+            raise Refused(f"These tokens cannot write every choice: {error}.") from None
+        if why:
             raise Refused(why, code="context_length_exceeded")
-        for call in calls:
+        turn = 0 if taken is None else self.episodes[episode or ""].begin_turn(taken.number)
+        for call, _ in pairs:
             engine.submit(call)
         self._more.set()
-        answers = await asyncio.gather(*futures)
+        answers = await asyncio.gather(*(future for _, future in pairs))
         choices = []
         for answer in answers:
+            if answer.error:
+                raise Refused(answer.error, 503 if self._more is None else 500)
             choice = self._choice(dialogues, request, opened.tokens, answer, ended=True)
             if answer.tokens and answer.finish != "cancelled":
                 dialogues.close(opened, choice.message, answer, turn, budget)
             choices.append(choice)
         return choices
 
-    def _seat(self, episode: str, seat: str | None) -> Seat:
+    def _call(
+        self,
+        engine: Engine,
+        dialogues: Dialogues,
+        request: Request,
+        opened: Opened,
+        policy: int,
+        budget: int,
+        said: Callable | None,
+        gone: Callable[[], bool],
+        index: int,
+        key: Any,
+        event: tuple[int, int, int, int],
+    ) -> tuple[Call, asyncio.Future[Answer]]:
+        """(a call for answer `index`, its answer to come); a future that is cancelled frees the slot."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer] = loop.create_future()
+
+        def tell(call: Call, answer: Answer) -> None:
+            copied = replace(answer, tokens=list(answer.tokens), logp=list(answer.logp), top=list(answer.top))
+            choose = partial(self._choice, dialogues, request, opened.tokens, copied, ended=False)
+            loop.call_soon_threadsafe(lambda: said(index, choose()) if said and not future.cancelled() else None)
+
+        def settle(call: Call, answer: Answer) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(lambda: None if future.cancelled() else future.set_result(answer))
+
+        call = Call(
+            tokens=opened.tokens,
+            key=key,
+            event=event,
+            budget=budget,
+            policy=policy,
+            sampling=request.sampling or PLAIN,
+            grammar=request.grammar,
+            top=request.top,
+            stop=_stopper(engine, request.stop) if request.stop else None,
+            said=tell if said else _say_nothing,
+            done=settle,
+            cancelled=lambda: future.cancelled() or gone(),
+        )
+        return call, future
+
+    def _check_size(self, request: Request, engine: Engine) -> None:
+        """Raises Refused for more text than the context can hold, before it is encoded."""
+        texts = [*(message.full_text for message in request.messages), request.text or ""]
+        texts += [json.dumps(tool, ensure_ascii=False) for tool in request.tools]
+        size = sum(len(text.encode(errors="replace")) for text in texts)
+        if size > engine.context * self._widest[id(engine)]:
+            sentence = f"The dialogue has {size} bytes, more than the {engine.context} tokens of the context can hold."
+            raise Refused(sentence, code="context_length_exceeded")
+
+    def seat(self, episode: str, seat: str | None) -> Seat:
+        """A seat of an open episode. Raises Refused if there is none."""
         if episode not in self.episodes:
-            raise Refused(f"There is no episode {episode!r}.", 404, "episode_not_found")
-        current = self.episodes[episode]
-        if seat not in current.seats:
-            raise Refused(f"The episode has no seat {seat!r}: possible are {', '.join(current.seats)}.", 404)
+            raise Refused(f"There is no episode {quote(episode)}.", 404, "episode_not_found")
+        seats = self.episodes[episode].seats
+        if seat not in seats:
+            raise Refused(f"The episode has no seat {quote(seat)}: possible are {', '.join(seats)}.", 404)
+        return seats[seat]
+
+    def _seat(self, episode: str, seat: str | None) -> Seat:
+        taken, current = self.seat(episode, seat), self.episodes[episode]
         if current.answered >= current.turns:
             raise Refused(f"The episode has had its {current.turns} answers: give the program more turns.")
-        return current.seats[seat]
+        return taken
 
     def _as_seated(self, request: Request, seat: Seat) -> Request:
         """The request as the policy of a seat is trained: with its own sampling and at most its own budget."""
@@ -242,8 +294,8 @@ class Service:
             raise Refused(f"A seat gives one answer at a time, and the request asks for {request.n}.")
         if request.grammar is not FREE:
             raise Refused("A seat that is trained speaks freely: leave out structured_outputs.")
-        most = seat.budget - 1  # the last place holds only the end
-        budget = most if request.budget is None else min(request.budget, most)
+        longest = seat.budget - 1  # the last place holds only the end
+        budget = longest if request.budget is None else min(request.budget, longest)
         return replace(request, model=seat.model, sampling=seat.sampling, budget=budget)
 
     def _draws(self, request: Request) -> list[tuple[Any, tuple[int, int, int, int]]]:
@@ -258,25 +310,58 @@ class Service:
         if not ended:
             text = text.rstrip("\ufffd")  # the first bytes of a letter that is not whole yet
         at = min((at for at in (text.find(stop) for stop in request.stop) if at >= 0), default=len(text))
-        message = spoken(text[:at], bool(request.tools) and ended)
+        message = read_answer(text[:at], bool(request.tools) and ended)
         return Choice(message, prompt, answer)
 
 
+@contextlib.asynccontextmanager
+async def running(service: Service) -> AsyncIterator[Service]:
+    """A context in which the service answers."""
+    task = asyncio.create_task(service.run())
+    await asyncio.sleep(0)  # it begins
+    try:
+        yield service
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
 def key_data(seed: int) -> tuple[int, int]:
-    """The data of `jax.random.key(seed)`: the words of the number, without a program."""
+    """The data of `jax.random.key(seed)` for seeds below 2^32, without a program; other seeds have other keys."""
     return seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF
 
 
-def _stopper(engine: Engine, stops: Iterable[str]) -> Callable[[list[int]], int | None]:
-    """The function that finds how many tokens of an answer it takes to say one of the texts."""
-    spelled, wanted = engine.tokenizer.token_bytes, [stop.encode() for stop in stops]
+def _step(engine: Engine) -> None:
+    """A round of an engine. A call that makes it fail ends all of its calls, and the engine goes on."""
+    try:
+        engine.step()
+    except Exception:
+        logging.getLogger(__name__).exception("The engine failed.")
+        engine.abandon("The engine failed, and the reason is in the log of the server.")
 
-    def kept(tokens: list[int]) -> int | None:
-        said = b""
-        for count, token in enumerate(tokens, 1):
-            said += spelled[token] or b""
-            if any(stop in said for stop in wanted):
+
+def _say_nothing(call: Call, answer: Answer) -> None:
+    pass
+
+
+def _longest_token(engine: Engine) -> int:
+    """The most bytes of a token."""
+    return max(len(spelled or b"") for spelled in engine.tokenizer.token_bytes)
+
+
+def _stopper(engine: Engine, stops: Sequence[str]) -> Callable[[list[int]], int | None]:
+    """A function that finds how many tokens of one answer it takes to say one of the texts."""
+    spelled, wanted = engine.tokenizer.token_bytes, [stop.encode() for stop in stops]
+    longest = max(map(len, wanted))
+    tail, count = b"", 0  # the end of the text so far, and its number of tokens
+
+    def count_kept(tokens: list[int]) -> int | None:
+        nonlocal tail, count
+        for token in tokens[count:]:
+            tail, count = tail[max(len(tail) - longest + 1, 0) :] + (spelled[token] or b""), count + 1
+            if any(stop in tail for stop in wanted):
                 return count
         return None
 
-    return kept
+    return count_kept

@@ -122,7 +122,7 @@ def possible(pages: Pages, page: jax.Array, state: jax.Array, left: jax.Array) -
     return jnp.take_along_axis(fits, pages.token_class[page], 1)
 
 
-def _taken(slots: Slots, at: jax.Array, length: jax.Array) -> tuple[Cache, jax.Array]:
+def _take_slots(slots: Slots, at: jax.Array, length: jax.Array) -> tuple[Cache, jax.Array]:
     """(the caches of the slots `at`, their hidden states); a place past the last slot reads any slot."""
     if len(at) == len(slots.hidden):  # all slots, in order
         return Cache(slots.keys, slots.values, length), slots.hidden
@@ -151,7 +151,7 @@ def read(
     policy: jax.Array | None,
 ) -> Slots:
     """The slots after the slots `at` int32 [M] have read the first n[m] of tokens int32 [M, L]."""
-    cache, hidden = _taken(slots, at, length)
+    cache, hidden = _take_slots(slots, at, length)
     return _put(slots, at, *decode.feed(config, prepared, cache, hidden, tokens, n, policy))
 
 
@@ -181,7 +181,7 @@ def speak(
     count, top, places, policy = kind.tokens, kind.top, len(speaking.at), speaking.policy
     sampling = speaking.sampling if kind.filtered else PerRow(False, speaking.sampling.temperature, 0, 1.0, 0.0)
     keys = jax.vmap(lambda key, event: key_for(jax.random.wrap_key_data(key), *event))(speaking.key, speaking.event)
-    cache, hidden = _taken(slots, speaking.at, speaking.length)
+    cache, hidden = _take_slots(slots, speaking.at, speaking.length)
     blank = jnp.zeros((places, count))
     said = Said(
         tokens=blank.astype(jnp.int32),

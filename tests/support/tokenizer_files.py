@@ -34,6 +34,17 @@ QWEN3 = (
     "{% if enable_thinking is defined and enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}"
     "{% endif %}{% endif %}"
 )
+QWEN_TOOLS = (  # as Qwen2.5 shows tools, and their results as messages of the user
+    "{% set rules = messages[0]['content'] if messages[0]['role'] == 'system' else '' %}"
+    "{% if tools %}{{ '<|im_start|>system\n' + rules + '\n\n# Tools\n<tools>' }}"
+    "{% for tool in tools %}{{ '\n' }}{{ tool | tojson }}{% endfor %}"
+    "{{ '\n</tools>\nTo call one, write <tool_call>\n{...}\n</tool_call>.<|im_end|>\n' }}{% endif %}"
+    "{% for m in messages %}{% if m['role'] == 'tool' %}"
+    "{{ '<|im_start|>user\n<tool_response>\n' + m['content'] + '\n</tool_response><|im_end|>\n' }}"
+    "{% elif not (tools and loop.first and m['role'] == 'system') %}"
+    "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
 LLAMA2 = (
     "{% set rules = '' %}{% if messages[0]['role'] == 'system' %}"
     "{% set rules = '<<SYS>>\n' + messages[0]['content'] + '\n<</SYS>>\n\n' %}"
