@@ -113,6 +113,8 @@ class _Player:
         finally:
             for key in keys:
                 del asked[key]
+        if refusals := [client.refused for client in clients.values() if client.refused]:
+            raise RuntimeError(refusals[0])  # what the environment made of it is no cause
         if not played.complete(result):
             raise RuntimeError(_failure(result))
         return {seat: _paid(seat, clients[seat].spoke, result.traces) for seat in self.seats}
@@ -153,6 +155,6 @@ def _paid(seat: str, spoke: list[str], traces: list[Any]) -> list[float]:
 
 
 def _failure(result: Any) -> str:
-    """Why an episode of verifiers failed: the last error of its traces or its own."""
+    """Why an episode of verifiers failed: the first error of its traces, or its own."""
     errors = [error for trace in result.traces for error in trace.errors] + list(result.errors)
-    return f"{errors[-1].type}: {errors[-1].message}" if errors else "the environment calls it incomplete"
+    return f"{errors[0].type}: {errors[0].message}" if errors else "the environment calls it incomplete"

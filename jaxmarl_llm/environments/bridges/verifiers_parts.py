@@ -23,13 +23,15 @@ sys.modules.setdefault(CHAT, sys.modules[__name__])  # verifiers imports a harne
 
 
 class SeatClient(vf.Client):
-    """A client of verifiers that asks a seat through `client`; `spoke` holds the trace of each answer, in order.
+    """A client of verifiers that asks a seat through `client`.
 
-    Answers are given one at a time, so that their order is that of the episode's turns.
+    `spoke` holds the trace of each answer. Answers are given one at a time, so that their order is that of the
+    episode's turns. `refused` is the sentence of the first refusal.
     """
 
     def __init__(self, client: openai.AsyncOpenAI):
-        self._client, self._turn, self.spoke = client, asyncio.Lock(), list[str]()
+        self._client, self._turn = client, asyncio.Lock()
+        self.spoke, self.refused = list[str](), ""
 
     async def get_response(
         self,
@@ -54,10 +56,16 @@ class SeatClient(vf.Client):
                 )
             except openai.APIStatusError as error:
                 self.spoke.pop()
-                raise model_error(error.message, status_code=error.status_code) from error
+                self.refused = self.refused or _sentence(error)
+                raise model_error(_sentence(error), status_code=error.status_code) from error
         response = dialect.parse_response(dialect.validate_response(raw))
         response.raw = raw
         return response
+
+
+def _sentence(error: openai.APIStatusError) -> str:
+    """The sentence of a refusal, without OpenAI's frame."""
+    return error.body["message"] if isinstance(error.body, dict) and "message" in error.body else error.message
 
 
 @cache

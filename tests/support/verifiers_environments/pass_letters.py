@@ -1,4 +1,4 @@
-"""An environment of verifiers with two roles: one names a letter in one of two attempts, the other repeats what it hears.
+"""An environment of verifiers with two roles: one answers twice, the other repeats its last answer.
 
 Its folder has to be on the path.
 """
