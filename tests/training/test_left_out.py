@@ -72,6 +72,21 @@ def test_an_episode_that_pays_what_is_not_finite_is_left_out_and_named():
     assert not any("left_out/" in name for name in history[0])
 
 
+def test_of_several_seeds_the_one_that_paid_is_named():
+    def told_by(trainer):
+        trainer.watch.tell = (told := []).append
+        places = {"episode": 5, "turn": 1, "seat": 0, "speaker": 1, "action": 1}
+        metrics = {f"left_out/{name}": np.array([*[-1] * (runs - 1), place]) for name, place in places.items()}
+        metrics |= {"left_out": np.array([0] * (runs - 1) + [2]), "skipped": np.zeros(runs, int)}
+        for number in range(3):
+            trainer.watch(number, metrics, None)
+        return told
+
+    for runs, words in ((3, "Update 1 of seed 568406: SixTurns paid seat 0"), (1, "Update 1: SixTurns paid seat 0")):
+        (sentence,) = told_by(Trainer(ONE, [ONE.all_hparams] * runs, [9, 0, 568406][-runs:]))
+        assert sentence.startswith(words) and "turn 1 of episode 5, after seat 1 said 'B'" in sentence
+
+
 def test_the_mean_return_is_that_of_the_other_episodes():
     trainer = trainer_of(RECIPE.game, ONE)
     run = jax.tree.map(lambda x: x[0], trainer.init())
