@@ -69,7 +69,7 @@ class Watch:
     def _look(self, number: int, prefix: str, host: Mapping[str, np.ndarray]) -> None:
         """Reports rewards of a game; with several games, `prefix` is the game's in the names of metrics."""
         places = {name: host[f"{prefix}{FIRST}{name}"] for name in ("episode", "turn", "seat", "speaker", "action")}
-        for run in np.flatnonzero(places["turn"] >= 0):
+        for run in np.flatnonzero(places["turn"] >= 0).tolist():
             first = {name: int(x[run]) for name, x in places.items()}
             known = prefix, *(first[name] for name in ("turn", "seat", "speaker", "action"))
             if known in self._known or len(self._known) == MOST:
@@ -82,8 +82,8 @@ class Watch:
             effect = f"left out: {count}" if count else "all of them, so the update is skipped"
             of_run = f" of {self.names[run]}" if len(self.names) > 1 else ""
             self.tell(
-                f"Update {number + 1}{of_run}: {game} paid seat {first['seat']} what is not finite, or beyond 1e30, in turn "
-                f"{first['turn']} of episode {first['episode']}, after {subject} said {said} "
+                f"Update {number + 1}{of_run}: {game} paid seat {first['seat']} what is not finite, or beyond 1e30, in "
+                f"turn {first['turn']} of episode {first['episode']}, after {subject} said {said} "
                 f"(episodes with such rewards: {effect})."
             )
 

@@ -5,6 +5,7 @@ The long case compiles two games; the short ones name an episode of one game.
 
 import dataclasses
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from jaxmarl_llm.methods.several_games import together
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import step
 from jaxmarl_llm.training.estimator import estimator
-from jaxmarl_llm.training.left_out import leave_out
+from jaxmarl_llm.training.left_out import leave_out, mean_of_kept
 from jaxmarl_llm.training.recipe import Recipe, component_returns, mean_return
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.training.watch import NonFiniteError
@@ -100,6 +101,21 @@ def test_the_mean_return_is_that_of_the_other_episodes():
     paid = np.asarray(played.episodes.reward[..., 0].sum(1))
     np.testing.assert_allclose(component_returns(kept.episodes, paid=0)["paid"], paid[~bad].mean(), rtol=1e-6)
     np.testing.assert_allclose(mean_return(played.episodes)["return"], returns.mean(), rtol=1e-6)
+
+
+def test_a_mean_without_an_episode_left_out_is_the_plain_one_bit_for_bit():
+    """XLA multiplies by the rounded inverse of a constant count, and divides by any other count."""
+    drawn = np.random.default_rng(0).normal(size=(50, 12, 3)).astype(np.float32)
+    acted = jnp.ones((12, 1, 1), bool)
+
+    @jax.jit
+    def both(x):
+        episodes = SimpleNamespace(acted=acted & (x[:, :1, None] < jnp.inf))
+        return mean_of_kept(episodes, x), x.mean(), mean_of_kept(episodes, x, axis=0), x.mean(0)
+
+    ours, plain, ours_by_seat, plain_by_seat = zip(*map(both, drawn), strict=True)
+    np.testing.assert_array_equal(ours, plain)
+    np.testing.assert_array_equal(ours_by_seat, plain_by_seat)
 
 
 def test_the_other_episodes_teach_what_they_teach_without_it():
