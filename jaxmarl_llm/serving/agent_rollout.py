@@ -40,6 +40,7 @@ class Failures:
 
     def __init__(self) -> None:
         self.tell: Callable[[str], object] = warnings.warn
+        self.run = ""  # the name of the run, if there are several
         self._batches, self._first, self.count = 0, "", 0
 
     def add(self, episode: int, why: str) -> None:
@@ -50,7 +51,8 @@ class Failures:
         """Reports the failures of the batch that ends here."""
         if self.count and self._batches < self.MOST:
             self._batches += 1
-            self.tell(f"{self._first} Episodes that failed: {self.count} of {episodes}.")
+            run = f"{self.run}: " * bool(self.run)
+            self.tell(f"{run}{self._first} Episodes that failed: {self.count} of {episodes}.")
         self._first, self.count = "", 0
 
 

@@ -28,6 +28,8 @@ from jaxmarl_llm.text.grammar import Free, Grammar, lift
 LEAST = 256  # tokens that a slot has room for
 SAME = 8  # a beginning of at least so many tokens is copied from another slot
 CHUNK = 256  # the most tokens that a slot reads at a time
+SHORT = 32  # so many are read together with those of other slots
+WIDTHS = 4, 16, SHORT, 64, CHUNK  # of chunks that slots read together: few widths, for few programs
 AT_A_TIME = 8  # tokens that a slot says between two looks of the host
 PAGES = 16  # grammars that are kept
 
@@ -212,7 +214,7 @@ class Engine:
         self._admit()
         reading = [number for number, slot in enumerate(self._slots) if slot.reads]
         if reading:
-            self._read(reading)
+            self._read_all(reading)
         speaking = [number for number, slot in enumerate(self._slots) if slot.speaks]
         if speaking:
             self._speak(speaking)
@@ -290,11 +292,24 @@ class Engine:
         self._pages = arrays.pages_of([self._tables(known) for known in self._grammars])
         return self._grammars.index(grammar)
 
-    def _read(self, reading: list[int]) -> None:
-        """Lets slots read the next chunk of their rows."""
-        pending = [self._slots[number].row[self._slots[number].read :][:CHUNK] for number in reading]
+    def _read_all(self, reading: list[int]) -> None:
+        """Lets slots read the next chunk of their rows.
+
+        Where tokens are expensive, long chunks are read one by one, since the shorter ones would be padded to them.
+        """
+        left = {number: len(self._slots[number].row) - self._slots[number].read for number in reading}
+        alone = [number for number in reading if left[number] > SHORT and heavy(self.config)]
+        for number in alone:
+            self._read([number], _power(min(left[number], CHUNK), 2, 2 * SHORT))
+        together = [number for number in reading if number not in alone]
+        if together:
+            longest = min(max(left[number] for number in together), CHUNK)
+            self._read(together, next(width for width in WIDTHS if width >= longest))
+
+    def _read(self, reading: list[int], width: int) -> None:
+        """Lets slots read up to `width` tokens of their rows each."""
+        pending = [self._slots[number].row[self._slots[number].read :][:width] for number in reading]
         at = self._places(reading)
-        width = _power(max(map(len, pending)), 4, 16)
         tokens, n = np.zeros((len(at), width), np.int32), np.zeros(len(at), np.int32)
         where = {number: place for place, number in enumerate(at.tolist())}
         for number, part in zip(reading, pending, strict=True):

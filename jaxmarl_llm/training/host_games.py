@@ -41,9 +41,19 @@ def host_rollout(recipe: Recipe, policy_sets: dict[str, PolicySet], lineup: Line
     )
 
 
-def host_games(rollout: PythonRollout | AgentRollout, weights: Sequence[dict], keys: Sequence[jax.Array]) -> Trajectory:
-    """Games of several runs with their weights and keys, leaves [runs, ...], padded to the widest run."""
-    return together([rollout(params, key) for params, key in zip(weights, keys, strict=True)])
+def host_games(
+    rollout: PythonRollout | AgentRollout,
+    weights: Sequence[dict],
+    keys: Sequence[jax.Array],
+    names: Sequence[str] | None = None,
+) -> Trajectory:
+    """Games of several runs with their weights and keys, leaves [runs, ...], padded to the widest run. A report of
+    wrong rewards tells the run by its name, if there are `names`."""
+    played = []
+    for params, key, name in zip(weights, keys, names or [""] * len(keys), strict=True):
+        rollout.wrong_rewards.run = name
+        played.append(rollout(params, key))
+    return together(played)
 
 
 def together(trees: Sequence[Any]) -> Any:
