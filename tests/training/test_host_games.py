@@ -239,7 +239,6 @@ def test_of_several_seeds_each_that_pays_wrongly_is_named(untrained):
     recipe = dataclasses.replace(RECIPE, game=game)
     trainer = Trainer(recipe, [recipe.all_hparams] * 2, [7, 568406])
     trainer.weights = lambda state, run: one.weights(state, 0)
-    trainer.rollout._prepare, trainer.rollout._say = one.rollout._prepare, one.rollout._say  # what is compiled
     trainer.rollout.wrong_rewards.tell = (told := []).append
     wrong = np.isnan(trainer.play(state).episodes.reward).any((1, 2, 3, 4))
     seeds = [seed for seed, bad in zip(trainer.seeds, wrong, strict=True) if bad]
