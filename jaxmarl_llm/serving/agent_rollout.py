@@ -57,7 +57,7 @@ class Failures:
 
 
 class Ended(NamedTuple):
-    """What became of an episode."""
+    """The turns, pay and rows of an episode."""
 
     spoke: list[int]  # the seat of every turn
     paid: dict[tuple[int, int], float]  # by turn and seat
@@ -80,9 +80,10 @@ class AgentRollout:
         lineup.check(seats, policy_sets)
         self.game, self.policy_sets, self.lineup, self.budget = game, policy_sets, lineup, budget
         self.layouts = {name: text_layout(name, policy_sets[name], lineup, game.context) for name in policy_sets}
-        each = self.layouts.items()
-        self.row_of = {name: rows_of_seats(layout, lineup.episodes, game.agents) for name, layout in each}
-        self.wrong_rewards, self.messages = Failures(), Messages({}, 0, 0)  # what seats hear is no message
+        self.row_of = {
+            name: rows_of_seats(layout, lineup.episodes, game.agents) for name, layout in self.layouts.items()
+        }
+        self.wrong_rewards, self.messages = Failures(), Messages({}, 0, 0)  # no messages between seats
         self._engines: dict[str, Engine] = {}
 
     def max_sampled_tokens(self, policy_set: str) -> int:
@@ -103,7 +104,7 @@ class AgentRollout:
         self.wrong_rewards.report(len(ended))
         episodes = self._record(ended)
         rows = {name: self._rows(name, ended) for name in self.layouts}
-        used = {name: jnp.float32(engine.used) for name, engine in self._engines.items()}
+        used = {name: jnp.float32(engine.share_used) for name, engine in self._engines.items()}
         return jax.tree.map(jnp.asarray, Trajectory(episodes, rows, used, {name: jnp.int32(0) for name in rows}))
 
     async def _play(self, key: jax.Array) -> list[Ended]:

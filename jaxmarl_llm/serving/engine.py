@@ -29,7 +29,7 @@ LEAST = 256  # tokens that a slot has room for
 SAME = 8  # a beginning of at least so many tokens is copied from another slot
 CHUNK = 256  # the most tokens that a slot reads at a time
 SHORT = 32  # so many are read together with those of other slots
-WIDTHS = 4, 16, SHORT, 64, CHUNK  # of chunks that slots read together: few widths, for few programs
+WIDTHS = 4, 16, SHORT, 64, CHUNK  # widths of chunks that slots read together: few, for few programs
 AT_A_TIME = 8  # tokens that a slot says between two looks of the host
 PAGES = 16  # grammars that are kept
 
@@ -91,7 +91,7 @@ class _Slot:
     page: int = 0
     state: int = 0
     used: float = 0.0  # when a call last had the slot
-    owner: Any = None  # of the last call
+    owner: Any = None  # the last call's
 
     @property
     def reads(self) -> bool:
@@ -161,11 +161,11 @@ class Engine:
         return bool(self.waiting) or any(slot.call is not None for slot in self._slots)
 
     def reset_shares(self) -> None:
-        """Begins `utilisation` and `used` anew."""
+        """Begins `utilisation` and `share_used` anew."""
         self.spoken = self.places = self.needed = self.computed = 0
 
     @property
-    def used(self) -> float:
+    def share_used(self) -> float:
         """The share of the tokens computed so far that were no padding."""
         return self.needed / max(self.computed, 1)
 
@@ -238,11 +238,11 @@ class Engine:
         """Gives the call a slot; False if another slot is about to read the beginning of its row."""
         row = list(call.tokens)
         policy = call.policy if self._adapted else 0
-        own = self._owned.get(call.owner) if call.owner is not None else None
-        if own is not None and (slot := self._slots[own]).call is None and slot.owner == call.owner:
+        last = self._owned.get(call.owner) if call.owner is not None else None
+        if last is not None and (slot := self._slots[last]).call is None and slot.owner == call.owner:
             shared = min(_common(slot.row, row), slot.read, len(row) - 1) if slot.policy == policy else 0
             if shared >= min(slot.read, len(row) - 1):
-                return self._occupy(own, call, row, policy, shared)
+                return self._occupy(last, call, row, policy, shared)
         same = [_common(slot.row, row) if slot.policy == policy else 0 for slot in self._slots]
         ready = [min(length, slot.read) for length, slot in zip(same, self._slots, strict=True)]
         best = max(range(len(same)), key=lambda number: ready[number])
@@ -295,7 +295,7 @@ class Engine:
     def _read_all(self, reading: list[int]) -> None:
         """Lets slots read the next chunk of their rows.
 
-        Where tokens are expensive, long chunks are read one by one, since the shorter ones would be padded to them.
+        Long chunks are read one by one if tokens are expensive, since shorter ones would be padded to them.
         """
         left = {number: len(self._slots[number].row) - self._slots[number].read for number in reading}
         alone = [number for number in reading if left[number] > SHORT and heavy(self.config)]

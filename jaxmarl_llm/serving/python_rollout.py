@@ -131,7 +131,7 @@ class PythonRollout:
         ends: dict[str, Any] = {"terminated": done, "truncated": ~done}
         episodes = Episodes(**batch.record, **ends, group=group, game=np.zeros_like(group))
         records = {name: _record_rows(layout, rows[name]) for name, layout in self.layouts.items()}
-        used = {name: jnp.float32(self.engines[name].used if name in self.engines else 0) for name in rows}
+        used = {name: jnp.float32(self.engines[name].share_used if name in self.engines else 0) for name in rows}
         return jax.tree.map(jnp.asarray, Trajectory(episodes, records, used, {name: jnp.int32(0) for name in rows}))
 
     def _use(self, weights: dict[str, dict]) -> None:
