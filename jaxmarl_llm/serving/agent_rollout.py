@@ -23,7 +23,7 @@ from jaxmarl_llm.keys import DEAL
 from jaxmarl_llm.models.decoder import Prompts
 from jaxmarl_llm.rollout.layout import Messages, rows_of_seats
 from jaxmarl_llm.rollout.names import name_text
-from jaxmarl_llm.rollout.policy import Sampling
+from jaxmarl_llm.rollout.policy import sampling_of
 from jaxmarl_llm.rollout.python_game import finite_reward
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.text_rows import TextRowLayout, pad, power_of_two, seeds, text_layout
@@ -40,6 +40,7 @@ class Failures:
 
     def __init__(self) -> None:
         self.tell: Callable[[str], object] = warnings.warn
+        self.run = ""  # the name of the run, if there are several
         self._batches, self._first, self.count = 0, "", 0
 
     def add(self, episode: int, why: str) -> None:
@@ -50,12 +51,13 @@ class Failures:
         """Reports the failures of the batch that ends here."""
         if self.count and self._batches < self.MOST:
             self._batches += 1
-            self.tell(f"{self._first} Episodes that failed: {self.count} of {episodes}.")
+            run = f"{self.run}: " * bool(self.run)
+            self.tell(f"{run}{self._first} Episodes that failed: {self.count} of {episodes}.")
         self._first, self.count = "", 0
 
 
 class Ended(NamedTuple):
-    """What became of an episode."""
+    """The turns, pay and rows of an episode."""
 
     spoke: list[int]  # the seat of every turn
     paid: dict[tuple[int, int], float]  # by turn and seat
@@ -78,9 +80,10 @@ class AgentRollout:
         lineup.check(seats, policy_sets)
         self.game, self.policy_sets, self.lineup, self.budget = game, policy_sets, lineup, budget
         self.layouts = {name: text_layout(name, policy_sets[name], lineup, game.context) for name in policy_sets}
-        each = self.layouts.items()
-        self.row_of = {name: rows_of_seats(layout, lineup.episodes, game.agents) for name, layout in each}
-        self.wrong_rewards, self.messages = Failures(), Messages({}, 0, 0)  # what seats hear is no message
+        self.row_of = {
+            name: rows_of_seats(layout, lineup.episodes, game.agents) for name, layout in self.layouts.items()
+        }
+        self.wrong_rewards, self.messages = Failures(), Messages({}, 0, 0)  # no messages between seats
         self._engines: dict[str, Engine] = {}
 
     def max_sampled_tokens(self, policy_set: str) -> int:
@@ -95,13 +98,13 @@ class AgentRollout:
             else:
                 self._engines[name].use(weights[name])
         for engine in self._engines.values():
-            engine.spoken = engine.places = 0
+            engine.reset_shares()
         with ThreadPoolExecutor(1, "episodes") as beside:  # a notebook's thread has a loop of its own
             ended = beside.submit(asyncio.run, self._play(key)).result()
         self.wrong_rewards.report(len(ended))
         episodes = self._record(ended)
         rows = {name: self._rows(name, ended) for name in self.layouts}
-        used = {name: jnp.float32(engine.utilisation) for name, engine in self._engines.items()}
+        used = {name: jnp.float32(engine.share_used) for name, engine in self._engines.items()}
         return jax.tree.map(jnp.asarray, Trajectory(episodes, rows, used, {name: jnp.int32(0) for name in rows}))
 
     async def _play(self, key: jax.Array) -> list[Ended]:
@@ -182,8 +185,7 @@ class AgentRollout:
 
     def _seat(self, service: Service, index: int, number: int, policy: str, key: Sequence[int]) -> Seat:
         engine, which = service.models[policy]
-        sampling = engine.policy_set.sampling
-        chosen: Sampling = sampling if isinstance(sampling, Sampling) else sampling[which]
+        chosen = sampling_of(engine.policy_set.sampling, max(which, 0))
         return Seat(policy, key, index, number, chosen, self.budget, Dialogues(engine.tokenizer, kept=None))
 
     def _record(self, ended: Sequence[Ended]) -> Episodes:

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_llm.environments.bridges.agent_programs import AgentProgram
-from jaxmarl_llm.rollout.python_rollout import PythonRollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Trajectory
 from jaxmarl_llm.serving.agent_rollout import AgentRollout
+from jaxmarl_llm.serving.python_rollout import PythonRollout
 from jaxmarl_llm.training.recipe import Recipe
 
 
@@ -36,12 +36,24 @@ def host_rollout(recipe: Recipe, policy_sets: dict[str, PolicySet], lineup: Line
     assert isinstance(recipe.budget, int)
     if isinstance(game, AgentProgram):
         return AgentRollout(game, policy_sets, lineup, recipe.budget)
-    return PythonRollout(game.make, policy_sets, lineup, game.turns, recipe.budget, game.context, game.scripts)
+    return PythonRollout(
+        game.make, policy_sets, lineup, game.turns, recipe.budget, game.context, game.scripts, game.slots
+    )
 
 
-def host_games(rollout: PythonRollout | AgentRollout, weights: Sequence[dict], keys: Sequence[jax.Array]) -> Trajectory:
-    """Games of several runs with their weights and keys, leaves [runs, ...], padded to the widest run."""
-    return together([rollout(params, key) for params, key in zip(weights, keys, strict=True)])
+def host_games(
+    rollout: PythonRollout | AgentRollout,
+    weights: Sequence[dict],
+    keys: Sequence[jax.Array],
+    names: Sequence[str] | None = None,
+) -> Trajectory:
+    """Games of several runs with their weights and keys, leaves [runs, ...], padded to the widest run. A report of
+    wrong rewards tells the run by its name, if there are `names`."""
+    played = []
+    for params, key, name in zip(weights, keys, names or [""] * len(keys), strict=True):
+        rollout.wrong_rewards.run = name
+        played.append(rollout(params, key))
+    return together(played)
 
 
 def together(trees: Sequence[Any]) -> Any:

@@ -19,8 +19,8 @@ from jaxmarl_llm.environments.bridges.python_games import PythonGame, Turn
 from jaxmarl_llm.keys import UPDATE, key_for
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.python_game import finite_reward
-from jaxmarl_llm.rollout.python_rollout import PythonRollout
 from jaxmarl_llm.rollout.team import words
+from jaxmarl_llm.serving.python_rollout import PythonRollout
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training import step
 from jaxmarl_llm.training.estimator import estimator
@@ -231,6 +231,19 @@ def test_a_reward_that_is_no_finite_number_names_its_game_and_its_episode_is_lef
     kept, metrics = leave_out(played)
     assert metrics["left_out"] == bad.sum() and not kept.episodes.acted[bad].any()
     assert all((own.loss_mask.any(1) == ~bad[own.episode]).all() for own in kept.rows.values())
+
+
+def test_of_several_seeds_each_that_pays_wrongly_is_named(untrained):
+    one, state = untrained
+    game = dataclasses.replace(RECIPE.game, make=type("PaysWrongly", (PaysWrongly,), {"value": float("nan")}))
+    recipe = dataclasses.replace(RECIPE, game=game)
+    trainer = Trainer(recipe, [recipe.all_hparams] * 2, [7, 568406])
+    trainer.weights = lambda state, run: one.weights(state, 0)
+    trainer.rollout.wrong_rewards.tell = (told := []).append
+    wrong = np.isnan(trainer.play(state).episodes.reward).any((1, 2, 3, 4))
+    seeds = [seed for seed, bad in zip(trainer.seeds, wrong, strict=True) if bad]
+    assert 568406 in seeds
+    assert [text.split(" paid ")[0] for text in told] == [f"In a game of seed {n}, PaysWrongly" for n in seeds]
 
 
 @pytest.mark.parametrize(
