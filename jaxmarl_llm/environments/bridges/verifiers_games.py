@@ -43,10 +43,12 @@ class _Player:
         try:
             import verifiers.v1 as package
 
-            from jaxmarl_llm.environments.bridges import verifiers_parts
+            from jaxmarl_llm.environments.bridges import verifiers_parts as parts
         except ImportError as error:
-            raise ValueError("These environments need further packages: pip install 'jaxmarl_llm[verifiers]'.") from error
-        self._vf, self._parts = package, verifiers_parts
+            raise ValueError(
+                "These environments need further packages: pip install 'jaxmarl_llm[verifiers]'."
+            ) from error
+        self._vf, self._parts = package, parts
         self._env = self._make(environment)
         self._roles: dict[str, Any] = {
             name: role for name, role in self._env.config if isinstance(role, package.AgentConfig) and not role.client
@@ -59,26 +61,29 @@ class _Player:
         self._serving: _Serving | None = None
 
     async def __call__(self, episode: AgentEpisode) -> dict[str, list[float]]:
-        async with self._served() as env:
+        async with self._open() as env:
             return await self._play(episode, env)
 
     def _make(self, environment: Any) -> Any:
         """The environment, with one server for its requests, and the harness of this process where none is named."""
         package = self._vf
-        given = {"taskset": {"id": environment}} if isinstance(environment, str) else environment
+        given: Any = {"taskset": {"id": environment}} if isinstance(environment, str) else environment
         named = isinstance(given, package.Env)
         config = given.config if named else package.resolve_env_config(given)
         make = type(given) if named else package.environment_class(config.taskset.id, config.id)
         changes: dict[str, Any] = {"interception": package.interception.InterceptionServerConfig()}
         if package.default_agent_harness(config.taskset.id).id == "bash":  # verifiers' own default, which runs code
-            alone = {"harness": self._parts.ChatConfig(), "runtime": package.SubprocessConfig()}
+            alone: dict[str, Any] = {
+                "harness": package.HarnessConfig(id=self._parts.install_chat()),
+                "runtime": package.SubprocessConfig(),
+            }
             for name, role in config:
                 if isinstance(role, package.AgentConfig) and role.harness is None:
                     changes[name] = role.model_copy(update=alone)
         return make(config.model_copy(update=changes))
 
     @contextlib.asynccontextmanager
-    async def _served(self) -> AsyncIterator[Any]:
+    async def _open(self) -> AsyncIterator[Any]:
         """The environment with its servers: the first episode of those at play starts them, the last one stops them."""
         serving = self._serving = self._serving or _Serving(self._env)
         serving.users += 1
@@ -95,7 +100,7 @@ class _Player:
                 await serving.task
 
     async def _play(self, episode: AgentEpisode, env: Any) -> dict[str, list[float]]:
-        """Plays an episode: by seat what each answer is paid. Raises RuntimeError for one that failed."""
+        """Plays an episode: the rewards of each seat's answers. Raises RuntimeError for one that failed."""
         package, asked = self._vf, env._interception.clients  # no public name leads to the server
         clients = {seat: self._parts.SeatClient(episode.client(seat)) for seat in self.seats}
         changes, keys = {}, []
@@ -114,17 +119,18 @@ class _Player:
             for key in keys:
                 del asked[key]
         if refusals := [client.refused for client in clients.values() if client.refused]:
-            raise RuntimeError(refusals[0])  # what the environment made of it is no cause
+            raise RuntimeError(refusals[0])  # errors of the environment follow from it
         if not played.complete(result):
             raise RuntimeError(_failure(result))
-        return {seat: _paid(seat, clients[seat].spoke, result.traces) for seat in self.seats}
+        return {seat: _pay_by_answer(seat, clients[seat].spoke, result.traces) for seat in self.seats}
 
 
 class _Serving:
     """A copy of an environment whose servers run in a task of their own until `end`."""
 
     def __init__(self, env: Any):
-        self.env, self.users, self.error = copy.copy(env), 0, None
+        self.env, self.users = copy.copy(env), 0
+        self.error: Exception | None = None
         self.ready, self.end = asyncio.Event(), asyncio.Event()
         self.task = asyncio.create_task(self._serve())
 
@@ -139,8 +145,8 @@ class _Serving:
             self.ready.set()
 
 
-def _paid(seat: str, spoke: list[str], traces: list[Any]) -> list[float]:
-    """What each answer of a seat is paid; `spoke` holds the traces of its answers.
+def _pay_by_answer(seat: str, spoke: list[str], traces: list[Any]) -> list[float]:
+    """The reward of each answer of a seat; `spoke` holds the traces of its answers.
 
     Raises ValueError for a seat that the environment marks as not trainable.
     """

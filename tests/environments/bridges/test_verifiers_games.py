@@ -107,7 +107,9 @@ def test_two_roles_speak_with_two_policies_and_both_learn(environments):
     assert all(w[0][0] == (r[1][1] or "?") and r[1][0] == "c" for r, w in zip(reader, writer, strict=True))
     reward = trajectory.episodes.reward[..., 0]  # [episode, turn, seat]
     np.testing.assert_array_equal(reward[:, 1, 0], [float(r[1][1] == "a") for r in reader])
-    np.testing.assert_array_equal(reward[:, 2, 1], [float(w[0][1] == r[1][1]) for r, w in zip(reader, writer, strict=True)])
+    np.testing.assert_array_equal(
+        reward[:, 2, 1], [float(w[0][1] == r[1][1]) for r, w in zip(reader, writer, strict=True)]
+    )
     assert reward.sum() == reward[:, 1, 0].sum() + reward[:, 2, 1].sum()
     state = trainer.init()
     for number in range(trainer.recipe.updates):
