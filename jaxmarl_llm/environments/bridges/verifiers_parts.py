@@ -37,7 +37,7 @@ class SeatClient:
         headers: Mapping[str, str] | None = None,
     ) -> Any:
         """The answer to a request of /v1/chat/completions. Raises verifiers' ProviderError for a refused request."""
-        if dialect.upstream_path != "/v1/chat/completions":
+        if not dialect.upstream_path.endswith("/chat/completions"):
             raise self._refusal("A seat answers /v1/chat/completions alone: use a harness that asks there.", 400)
         # verifiers makes null of an empty answer, and frames a stream itself
         messages = [{**message, "content": message.get("content") or ""} for message in body["messages"]]
