@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from jaxmarl_llm.rollout.policy import Sampling
+from jaxmarl_llm.serving.calls import FREE
 from jaxmarl_llm.serving.dialogues import Message, ToolCall
-from jaxmarl_llm.serving.engine import FREE
 from jaxmarl_llm.serving.service import Refused, Request
 from jaxmarl_llm.serving.slots import TOP
 from jaxmarl_llm.text.grammar import Choice, Grammar

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 from jaxmarl_llm.keys import SAY
 from jaxmarl_llm.rollout.policy import PLAIN, Sampling
+from jaxmarl_llm.serving.calls import FREE, Answer, Call
 from jaxmarl_llm.serving.dialogues import Dialogues, Message, Opened, Row, read_answer, text_of
-from jaxmarl_llm.serving.engine import FREE, Answer, Call, Engine
+from jaxmarl_llm.serving.engine import Engine
 from jaxmarl_llm.text.grammar import Grammar
 from jaxmarl_llm.text.refusals import quote
 

@@ -15,7 +15,7 @@ import pytest
 from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.serving import service as services
 from jaxmarl_llm.serving.app import create
-from jaxmarl_llm.serving.engine import FREE
+from jaxmarl_llm.serving.calls import FREE
 from jaxmarl_llm.serving.service import running
 from jaxmarl_llm.text.grammar import Choice
 from tests.support.serving import Said, http_client, rescore, service_of, tokenizer_of, with_client

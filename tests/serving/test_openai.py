@@ -8,8 +8,8 @@ import pytest
 
 from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.serving import openai
+from jaxmarl_llm.serving.calls import FREE
 from jaxmarl_llm.serving.dialogues import Message, ToolCall
-from jaxmarl_llm.serving.engine import FREE
 from jaxmarl_llm.serving.openai import read_chat, read_completion, read_json
 from jaxmarl_llm.serving.service import Refused
 from jaxmarl_llm.text.grammar import Choice
