@@ -293,5 +293,5 @@ def test_a_dilemma_learns_what_the_compiled_one_learns():
 
 @pytest.mark.long
 def test_a_program_learns():
-    returns = curve(RECIPE, [0])
-    assert returns[-3:].mean() > returns[0] + 0.3
+    returns = curve(dataclasses.replace(RECIPE, groups=8, group_size=8), [0])
+    assert returns[-3:].mean() > returns[0] + 0.5
