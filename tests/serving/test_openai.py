@@ -60,7 +60,7 @@ def test_messages_are_read():
 
 def test_a_completion_is_read():
     asked = read_completion({"model": "m", "prompt": ["once"], "logprobs": 0, "best_of": 1})
-    assert (asked.request.text, asked.request.budget, asked.logprobs, asked.chat) == ("once", 16, 0, False)
+    assert (asked.request.plain, asked.request.budget, asked.logprobs, asked.chat) == ("once", 16, 0, False)
     for fields in ({"prompt": ["a", "b"]}, {"prompt": [1, 2]}, {"prompt": ""}, {}, {"prompt": "a", "best_of": 2}):
         with pytest.raises(Refused, match=r"^(prompt|best_of): possible is"):
             read_completion({"model": "m", **fields})
