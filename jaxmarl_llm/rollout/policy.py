@@ -55,6 +55,11 @@ class Sampling:
 PLAIN = Sampling()
 
 
+def sampling_of(sampling: Sampling | tuple[Sampling, ...], policy: int) -> Sampling:
+    """The settings of one policy of a set."""
+    return sampling if isinstance(sampling, Sampling) else sampling[policy]
+
+
 class PerRow(NamedTuple):
     """Sampling settings for `distribution`: each a Python number for all rows, or an array [R]."""
 

@@ -23,7 +23,7 @@ from jaxmarl_llm.keys import DEAL
 from jaxmarl_llm.models.decoder import Prompts
 from jaxmarl_llm.rollout.layout import Messages, rows_of_seats
 from jaxmarl_llm.rollout.names import name_text
-from jaxmarl_llm.rollout.policy import Sampling
+from jaxmarl_llm.rollout.policy import sampling_of
 from jaxmarl_llm.rollout.python_game import finite_reward
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.text_rows import TextRowLayout, pad, power_of_two, seeds, text_layout
@@ -95,13 +95,13 @@ class AgentRollout:
             else:
                 self._engines[name].use(weights[name])
         for engine in self._engines.values():
-            engine.spoken = engine.places = 0
+            engine.reset_shares()
         with ThreadPoolExecutor(1, "episodes") as beside:  # a notebook's thread has a loop of its own
             ended = beside.submit(asyncio.run, self._play(key)).result()
         self.wrong_rewards.report(len(ended))
         episodes = self._record(ended)
         rows = {name: self._rows(name, ended) for name in self.layouts}
-        used = {name: jnp.float32(engine.utilisation) for name, engine in self._engines.items()}
+        used = {name: jnp.float32(engine.used) for name, engine in self._engines.items()}
         return jax.tree.map(jnp.asarray, Trajectory(episodes, rows, used, {name: jnp.int32(0) for name in rows}))
 
     async def _play(self, key: jax.Array) -> list[Ended]:
@@ -182,8 +182,7 @@ class AgentRollout:
 
     def _seat(self, service: Service, index: int, number: int, policy: str, key: Sequence[int]) -> Seat:
         engine, which = service.models[policy]
-        sampling = engine.policy_set.sampling
-        chosen: Sampling = sampling if isinstance(sampling, Sampling) else sampling[which]
+        chosen = sampling_of(engine.policy_set.sampling, max(which, 0))
         return Seat(policy, key, index, number, chosen, self.budget, Dialogues(engine.tokenizer, kept=None))
 
     def _record(self, ended: Sequence[Ended]) -> Episodes:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxmarl_llm.models.packing import heavy
 from jaxmarl_llm.rollout import decode
 from jaxmarl_llm.rollout.policy import PLAIN, Sampling, per_row
 from jaxmarl_llm.rollout.team import PolicySet
@@ -58,6 +59,7 @@ class Call:
     sampling: Sampling = PLAIN
     grammar: Grammar = FREE
     top: bool = False  # the answer lists the most probable tokens of every place
+    owner: Any = None  # names a row that goes on: it is looked for in the slot of its last call first
     stop: Callable[[list[int]], int | None] | None = None
     said: Callable[[Call, Answer], object] = lambda call, answer: None
     done: Callable[[Call, Answer], object] = lambda call, answer: None
@@ -87,6 +89,7 @@ class _Slot:
     page: int = 0
     state: int = 0
     used: float = 0.0  # when a call last had the slot
+    owner: Any = None  # of the last call
 
     @property
     def reads(self) -> bool:
@@ -123,15 +126,17 @@ class Engine:
         self._grammars: list[Grammar] = [FREE]
         self._pages = arrays.pages_of([self._tables(FREE)])
         self.use(weights)
-        self.spoken = self.places = self.tokens_read = self.tokens_said = self.calls = 0
+        self.tokens_read = self.tokens_said = self.calls = 0
+        self.reset_shares()
 
     def use(self, weights: dict) -> None:
         """Takes new weights; what the slots have read is forgotten. Raises ValueError while calls are answered."""
         if self.busy:
             raise ValueError("The weights change only while no call is answered.")
         self._prepared = _prepare(self.policy_set, weights)
+        self._owned: dict[Any, int] = {}  # {owner: the slot of its last call}
         for slot in self._slots:
-            slot.row, slot.read = [], 0
+            slot.row, slot.read, slot.owner = [], 0, None
 
     def abandon(self, why: str) -> None:
         """Ends all calls with the error `why`, and empties the slots: also after a program that failed."""
@@ -144,12 +149,23 @@ class Engine:
             call.done(call, answer)
 
     def _empty(self) -> arrays.Slots:
-        return arrays.empty(self.config, len(self._slots), min(LEAST, _power(self.context, 2)))
+        return arrays.empty(
+            self.config, len(self._slots), min(LEAST if heavy(self.config) else LEAST // 8, _power(self.context, 2))
+        )
 
     @property
     def busy(self) -> bool:
         """True while a call waits or is answered."""
         return bool(self.waiting) or any(slot.call is not None for slot in self._slots)
+
+    def reset_shares(self) -> None:
+        """Begins `utilisation` and `used` anew."""
+        self.spoken = self.places = self.needed = self.computed = 0
+
+    @property
+    def used(self) -> float:
+        """The share of the tokens computed so far that were no padding."""
+        return self.needed / max(self.computed, 1)
 
     @property
     def utilisation(self) -> float:
@@ -220,6 +236,11 @@ class Engine:
         """Gives the call a slot; False if another slot is about to read the beginning of its row."""
         row = list(call.tokens)
         policy = call.policy if self._adapted else 0
+        own = self._owned.get(call.owner) if call.owner is not None else None
+        if own is not None and (slot := self._slots[own]).call is None and slot.owner == call.owner:
+            shared = min(_common(slot.row, row), slot.read, len(row) - 1) if slot.policy == policy else 0
+            if shared >= min(slot.read, len(row) - 1):
+                return self._occupy(own, call, row, policy, shared)
         same = [_common(slot.row, row) if slot.policy == policy else 0 for slot in self._slots]
         ready = [min(length, slot.read) for length, slot in zip(same, self._slots, strict=True)]
         best = max(range(len(same)), key=lambda number: ready[number])
@@ -230,11 +251,19 @@ class Engine:
         if best not in free or ready[best] < min(self._slots[best].read, len(row) - 1):
             others = [number for number in free if number != best] or free
             target = min(others, key=lambda number: (self._slots[number].read > 0, self._slots[number].used))
-        slot, shared = self._slots[target], min(ready[best], len(row) - 1)
+        shared = min(ready[best], len(row) - 1)
         if target != best and shared >= SAME:
             self._arrays = arrays.copy(self._arrays, np.int32(best), np.int32(target))
         elif target != best:
             shared = 0
+        return self._occupy(target, call, row, policy, shared)
+
+    def _occupy(self, number: int, call: Call, row: list[int], policy: int, shared: int) -> bool:
+        """Gives a slot, of which the first `shared` tokens stay read, to a call."""
+        slot = self._slots[number]
+        slot.owner = call.owner
+        if call.owner is not None:
+            self._owned[call.owner] = number
         slot.row, slot.policy, slot.read, slot.call, slot.answer = row, policy, shared, call, Answer()
         slot.page = self._page(call.grammar)
         slot.state = int(self._tables(call.grammar).start[0])
@@ -276,6 +305,7 @@ class Engine:
         for number, part in zip(reading, pending, strict=True):
             self._slots[number].read += len(part)
             self.tokens_read += len(part)
+        self.needed, self.computed = self.needed + int(n.sum()), self.computed + tokens.size
 
     def _speak(self, speaking: list[int]) -> None:
         """Lets slots say a few tokens, and hands them over."""
@@ -304,6 +334,7 @@ class Engine:
         self._arrays, said = arrays.speak(self.config, kind, self._prepared, self._arrays, self._pages, run)
         said = jax.device_get(said)
         self.places += len(self._slots) * int(said.said.max())
+        self.computed += len(at) * int(said.said.max())
         for place, number in enumerate(at.tolist()):
             if number in calls:
                 self._hand_over(self._slots[number], jax.tree.map(lambda x, place=place: x[place], said))
@@ -313,6 +344,7 @@ class Engine:
         call, answer, count = slot.call, slot.answer, int(said.said)
         assert call is not None
         self.spoken += count
+        self.needed += count
         self.tokens_said += count
         started = bool(answer.tokens)
         tokens = said.tokens[:count].tolist()
@@ -368,7 +400,8 @@ class Engine:
 
 def _columns(settings: Sequence[Sampling]) -> Any:
     """Sampling settings as arrays [M]."""
-    columns = [per_row(setting) for setting in settings]
+    known = {setting: per_row(setting) for setting in set(settings)}
+    columns = [known[setting] for setting in settings]
     kinds = {"greedy": bool, "top_k": np.int32}
     fields = {name: [getattr(column, name) for column in columns] for name in columns[0]._fields}
     return columns[0]._replace(**{name: np.array(x, kinds.get(name, np.float32)) for name, x in fields.items()})
@@ -377,6 +410,8 @@ def _columns(settings: Sequence[Sampling]) -> Any:
 def _common(row: Sequence[int], other: Sequence[int]) -> int:
     """The number of tokens at the beginning that two rows share."""
     low, high = 0, min(len(row), len(other))
+    if row[:SAME] != other[:SAME]:
+        high = min(high, SAME)
     if row[:high] == other[:high]:
         return high
     while low < high:  # the first `low` tokens agree, and the first `high` + 1 do not

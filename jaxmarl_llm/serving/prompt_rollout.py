@@ -18,6 +18,7 @@ from jaxmarl_llm.keys import DEAL, SAY, key_for
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.rollout.layout import Messages, rows_of_seats
 from jaxmarl_llm.rollout.names import name_text
+from jaxmarl_llm.rollout.policy import sampling_of
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.text_rows import TextRowLayout, pad, power_of_two, text_layout
 from jaxmarl_llm.rollout.trajectory import Episodes, Rows, Trajectory
@@ -65,7 +66,7 @@ class PromptRollout:
                 answers[episode], texts[episode] = answer, text_of(layout.policy_set.tokenizer, answer.tokens)
             prompts = [self._prompts[name][asked[group]] for group in layout.assignments[:, 0].tolist()]
             rows[name] = self._record(layout, prompts, said)
-            used[name] = jnp.float32(self._engines[name].utilisation)
+            used[name] = jnp.float32(self._engines[name].used)
         questions = [self.game.training[number] for number in asked for _ in range(size)]
         reward, problems = score(self.game, questions, texts)
         self._report(problems, len(texts))
@@ -136,8 +137,8 @@ class PromptRollout:
         engine = self._engines[name]
         engine.abandon("The batch is over.")
         engine.use(weights)
-        engine.spoken = engine.places = 0
-        data, sampling = jax.random.key_data(key).tolist(), policy_set.sampling
+        engine.reset_shares()
+        data = jax.random.key_data(key).tolist()
         return engine.run(
             [
                 Call(
@@ -146,7 +147,7 @@ class PromptRollout:
                     event=(SAY, episode, 0, 0),
                     budget=self.budget - 1,  # the last place holds only the end
                     policy=policy if policy_set.lora else 0,
-                    sampling=sampling[policy] if isinstance(sampling, tuple) else sampling,
+                    sampling=sampling_of(policy_set.sampling, policy),
                 )
                 for question, policy, episode in calls
             ]

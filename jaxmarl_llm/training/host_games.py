@@ -11,11 +11,11 @@ import numpy as np
 
 from jaxmarl_llm.environments.bridges.agent_programs import AgentProgram
 from jaxmarl_llm.environments.bridges.prompts import Prompts
-from jaxmarl_llm.rollout.python_rollout import PythonRollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Trajectory
 from jaxmarl_llm.serving.agent_rollout import AgentRollout
 from jaxmarl_llm.serving.prompt_rollout import PromptRollout
+from jaxmarl_llm.serving.python_rollout import PythonRollout
 from jaxmarl_llm.training.recipe import Parts, Recipe
 
 HostRollout = PythonRollout | AgentRollout | PromptRollout
@@ -42,7 +42,9 @@ def host_rollout(recipe: Recipe, policy_sets: dict[str, PolicySet], lineup: Line
         return AgentRollout(game, policy_sets, lineup, recipe.budget)
     if isinstance(game, Prompts):
         return PromptRollout(game, policy_sets, lineup, recipe.budget)
-    return PythonRollout(game.make, policy_sets, lineup, game.turns, recipe.budget, game.context, game.scripts)
+    return PythonRollout(
+        game.make, policy_sets, lineup, game.turns, recipe.budget, game.context, game.scripts, game.slots
+    )
 
 
 def held_out(parts: Parts) -> Callable[[dict, jax.Array], Mapping[str, np.ndarray]]:

@@ -10,9 +10,9 @@ from jaxmarl_llm.models import decoder
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.losses import ppo_clip
-from jaxmarl_llm.rollout.python_rollout import PythonRollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import gather_sampled, per_token
+from jaxmarl_llm.serving.python_rollout import PythonRollout
 from jaxmarl_llm.training.update import Optimiser, update
 from tests.support.toys import ByteTokenizer
 

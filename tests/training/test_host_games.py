@@ -19,8 +19,8 @@ from jaxmarl_llm.environments.bridges.python_games import PythonGame, Turn
 from jaxmarl_llm.keys import UPDATE, key_for
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.python_game import finite_reward
-from jaxmarl_llm.rollout.python_rollout import PythonRollout
 from jaxmarl_llm.rollout.team import words
+from jaxmarl_llm.serving.python_rollout import PythonRollout
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training import step
 from jaxmarl_llm.training.estimator import estimator

@@ -51,7 +51,8 @@ class PythonGame(HostGame):
     """A game in plain Python as a recipe's game: `Recipe(PythonGame(textarena("KuhnPoker-v0", 2), turns=6), ...)`.
 
     Games are played on the host, one run after another, and the update is one compiled function, as with
-    `PythonRollout`. `make`, `turns`, `context` and `scripts` are the arguments of `PythonRollout`. Such a recipe has no
+    `PythonRollout`. `make`, `turns`, `context`, `scripts` and `slots` are the arguments of
+    `PythonRollout`. Such a recipe has no
     past selves, arrangement, warm start or step of its own. A tiny policy needs a `Recipe.tokenizer` that can spell the
     texts, e.g. `lambda game: SymbolTokenizer([*string.printable], ends=True)`.
     """
@@ -60,6 +61,7 @@ class PythonGame(HostGame):
     turns: int
     scripts: Mapping[str, Script] = field(default_factory=dict)
     context: int | None = None
+    slots: int | None = None
 
 
 def textarena(env_id: str, players: int, **settings: Any) -> Callable[[], TextEnvironment]:

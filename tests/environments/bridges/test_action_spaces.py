@@ -21,8 +21,8 @@ from gymnasium.spaces import (  # noqa: E402
 from jaxmarl_llm.environments.bridges import pettingzoo_games  # noqa: E402
 from jaxmarl_llm.environments.bridges.action_spaces import member, read_action  # noqa: E402
 from jaxmarl_llm.environments.bridges.pettingzoo_games import written_out  # noqa: E402
-from jaxmarl_llm.rollout.python_rollout import PythonRollout  # noqa: E402
 from jaxmarl_llm.rollout.team import Lineup  # noqa: E402
+from jaxmarl_llm.serving.python_rollout import PythonRollout  # noqa: E402
 
 
 class Once(pettingzoo.ParallelEnv):

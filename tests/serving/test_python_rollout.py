@@ -30,9 +30,9 @@ from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rl import advantages, returns
 from jaxmarl_llm.rl.losses import ppo_clip
 from jaxmarl_llm.rollout.policy import Sampling
-from jaxmarl_llm.rollout.python_rollout import PythonRollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Trajectory, gather_sampled, per_token
+from jaxmarl_llm.serving.python_rollout import PythonRollout
 from jaxmarl_llm.training import update
 from tests.support.toys import ByteTokenizer
 
@@ -101,7 +101,6 @@ class Case:
     make: Any
     rollout: PythonRollout
     log: list
-    calls: list
 
 
 def tiny(tokenizer: ByteTokenizer, context: int) -> Config:
@@ -144,7 +143,6 @@ def case(name: str) -> Case:
         policy_sets = {"us": PolicySet(BYTES, ("us",), tiny(BYTES, 512))}
         lineup = Lineup((("us",),) * 3, 4)
     log: list = []
-    calls: list = []
     rollout = PythonRollout(
         lambda: Recorded(make(), log),
         policy_sets,
@@ -152,10 +150,9 @@ def case(name: str) -> Case:
         turns,
         BUDGET,
         scripts=scripts,
-        on_turn=lambda turn, going: calls.append((turn, going)),
     )
     log.clear()
-    return Case(make, rollout, log, calls)
+    return Case(make, rollout, log)
 
 
 @cache
@@ -336,13 +333,13 @@ def test_cards_of_textarena_are_shared_by_a_group_though_its_games_are_played_si
 
 def test_the_same_key_plays_the_same_games_whatever_others_have_drawn():
     one, before = case("market"), played("market")
-    games, turns = len(one.log), len(one.calls)
+    games = len(one.log)
     random.seed(99)
     state, numbers = random.getstate(), np.random.get_state()[1].copy()  # noqa: NPY002
     after = jax.device_get(one.rollout(weights(one.rollout), jax.random.key(SEED)))
     assert random.getstate() == state and (np.random.get_state()[1] == numbers).all()  # noqa: NPY002
     jax.tree.map(np.testing.assert_array_equal, before, after)
-    del one.log[games:], one.calls[turns:]  # as other tests expect them
+    del one.log[games:]  # as other tests expect them
 
 
 @pytest.mark.long
@@ -369,10 +366,8 @@ def test_an_update_runs_on_it():
     assert max(jax.tree.leaves(moved)) > 1e-4
 
 
-def test_progress_is_reported_and_widths_are_powers_of_two():
-    trajectory, one = played("market"), case("market")
-    last = [len(game.said) - game.turns[-1].done for game in one.log]  # turns after which it went on
-    assert one.calls == [(t, sum(t < n for n in last)) for t in range(len(one.calls))]
+def test_widths_are_powers_of_two():
+    trajectory = played("market")
     for rows in trajectory.rows.values():
         for width in (rows.tokens.shape[1], rows.prompts.tokens.shape[1]):
             assert width & (width - 1) == 0

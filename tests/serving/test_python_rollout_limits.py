@@ -9,8 +9,8 @@ import pytest
 
 from jaxmarl_llm.environments.bridges.python_games import Turn
 from jaxmarl_llm.models.config import Config
-from jaxmarl_llm.rollout.python_rollout import PythonRollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
+from jaxmarl_llm.serving.python_rollout import PythonRollout
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from tests.support.toys import ByteTokenizer
 
