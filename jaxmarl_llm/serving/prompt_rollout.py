@@ -123,7 +123,7 @@ class PromptRollout:
             if not 1 <= len(tokens) <= room:
                 raise ValueError(
                     f"{place} has {len(tokens)} tokens; with an answer of {self.budget} the context of "
-                    f"{layout.context} has room for 1 to {room}."
+                    f"{layout.context} has room for {f'1 to {room}' if room > 0 else 'none'}."
                 )
             prompts.append(tokens)
         return prompts
