@@ -14,8 +14,8 @@ import importlib
 import re
 import sys
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ PAPER = Paper(
     2024,
     "abstract",
 )
+BOX: dict[str, Callable[[str], Reward]] = {"exact": Exact, "number": Number}
 KINDS = "exact, exact:FIELD, number, number:FIELD, regex:PATTERN or MODULE:FUNCTION"
 
 
@@ -61,7 +62,7 @@ class Options:
     reward: tuple[str, ...]
     """exact, number, exact:FIELD, number:FIELD (of the field "answer"), regex:PATTERN, or MODULE:FUNCTION. Several are
     added up. NAME=... gives a reward its name."""
-    run: tyro.conf.OmitArgPrefixes[Settings] = Settings("prompts", seeds=1)
+    run: tyro.conf.OmitArgPrefixes[Settings] = field(default_factory=partial(Settings, "prompts", seeds=1))
     held_out: str = "0.2"
     """The share of the questions that is never trained, or a file of its own; 0: none."""
     system: str = ""
@@ -83,8 +84,8 @@ def reward_of(word: str) -> tuple[str, Reward, str]:
     match = re.fullmatch(r"(?:(\w+)=)?(.+)", word, re.DOTALL)
     name, spec = (match[1], match[2]) if match else (None, word)
     kind, colon, rest = spec.partition(":")
-    if kind in ("exact", "number") and bool(colon) == bool(rest):
-        return name or kind, {"exact": Exact, "number": Number}[kind](*([rest] if rest else [])), ""
+    if kind in BOX and bool(colon) == bool(rest):
+        return name or kind, BOX[kind](rest or "answer"), ""
     if kind == "regex" and rest:
         return name or kind, Pattern(rest), ""
     if not re.fullmatch(r"[\w.]+:\w+", spec):

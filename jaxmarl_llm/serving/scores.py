@@ -19,6 +19,7 @@ from jaxmarl_llm.rollout.python_game import finite_reward
 
 PROBED = 16  # questions that a function answers for before training; the rewards in the box answer for all
 ALONE = 4  # questions that a reward may fail in a row before it counts as broken for the whole batch
+RETURNED = "returned"
 
 _short = Repr()
 _short.maxstring = _short.maxother = 80
@@ -27,8 +28,8 @@ _short.maxstring = _short.maxother = 80
 def score(game: Prompts, questions: Sequence[Question], texts: Sequence[str]) -> tuple[np.ndarray, dict[int, str]]:
     """(rewards float32 [N, C] of N answers to as many questions, {index of an answer: why a reward of it is NaN}).
 
-    Each reward is called once. If the call fails, it is called again for each question alone, so that one question
-    spoils no other. A reward that fails the first ALONE questions has failed them all.
+    Each reward is called once. If it raises, it is called again for each question alone, so that one question spoils no
+    other. A reward that raises for the first ALONE questions has failed them all.
     """
     table, problems = np.full((len(texts), len(game.rewards)), np.nan, np.float32), dict[int, str]()
     for column, (name, reward) in enumerate(game.rewards.items()):
@@ -61,6 +62,8 @@ def _column(
     values, problem = _ask(game, name, reward, questions, texts)
     if not problem:
         return values
+    if problem.startswith(RETURNED):  # a wrong list is wrong for every question
+        return [(np.nan, problem)] * len(texts)
     result: list[tuple[float, str]] = []
     failed = 0  # questions in a row, from the first
     for number, (_, members) in enumerate(groupby(range(len(texts)), key=lambda index: id(questions[index]))):
@@ -92,7 +95,7 @@ def _ask(
             f"returned {_short.repr(result)}, and a list with a number for each of {len(texts)} answers is wanted",
         )
     values = [finite_reward(x) for x in paid]
-    wrong = lambda given, value: f"returned {_short.repr(given)}, no finite number" if math.isnan(value) else ""
+    wrong = lambda given, value: f"{RETURNED} {_short.repr(given)}, no finite number" if math.isnan(value) else ""
     return [(value, wrong(given, value)) for given, value in zip(paid, values, strict=True)], ""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -47,7 +47,7 @@ def host_rollout(recipe: Recipe, policy_sets: dict[str, PolicySet], lineup: Line
     )
 
 
-def held_out(parts: Parts) -> Callable[[dict, jax.Array], Mapping[str, np.ndarray]]:
+def held_out(parts: Parts) -> Callable[[dict, jax.Array], dict[str, Any]]:
     """The evaluation of the held-out questions of `Prompts`, as `Recipe.evaluate`.
 
     Raises ValueError for another game, and for questions of which none is held out.
