@@ -18,11 +18,8 @@ def written(path, records) -> str:
 
 
 def test_prompts_are_texts_or_messages_and_further_fields_are_kept(tmp_path):
-    chat = [
-        {"role": "user", "content": "1 + 1?"},
-        {"role": "assistant", "content": "2"},
-        {"role": "user", "content": "é"},
-    ]
+    dialogue = (("user", "1 + 1?"), ("assistant", "2"), ("user", "é"))
+    chat = [{"role": role, "content": text} for role, text in dialogue]
     strict = [{"role": "system", "content": "Be strict."}, {"role": "user", "content": "Hi"}]
     records = [{"prompt": "Hello", "answer": 3}, {"prompt": chat}, {"messages": strict, "level": [1, None]}]
     file = tmp_path / "questions.jsonl"
@@ -31,7 +28,7 @@ def test_prompts_are_texts_or_messages_and_further_fields_are_kept(tmp_path):
     for data in (file, str(file), records):
         first, second, third = read_questions(data, "Be kind.")
         assert first.messages == (("system", "Be kind."), ("user", "Hello")) and first.fields == {"answer": 3}
-        assert second.messages[1:] == said
+        assert second.messages[1:] == dialogue
         assert third.messages == (("system", "Be strict."), ("user", "Hi"))  # a question's own message counts
         assert third.fields == {"level": [1, None]} and third.prompt == strict
     assert "line 5" in read_questions(file)[2].place
