@@ -163,9 +163,9 @@ def _load_adapters(settings: Settings, base: str, group: Mapping[str, Path]) -> 
 def example(served: Mapping[str, Served], address: str, key: bool) -> str:
     """A command that asks the last policy. Its words are ones that the policy can read."""
     name, (engine, policy) = [*served.items()][-1]
-    content = "Hello!"
+    content, dialogues = "Hello!", Dialogues(engine.tokenizer)
     try:
-        Dialogues(engine.tokenizer).open(policy, [Message("user", content)])
+        dialogues.open(policy, [Message("user", content)])
     except ValueError:
         if isinstance(engine.tokenizer, SymbolTokenizer):
             content = engine.tokenizer.strings[0]

@@ -9,12 +9,14 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+import uvicorn
 
 from jaxmarl_llm import serve
 from jaxmarl_llm.environments.classic.card_games import KuhnPoker
@@ -23,9 +25,14 @@ from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rollout.policy_files import save_policy
 from jaxmarl_llm.rollout.team import PolicySet, strings
 from jaxmarl_llm.serve import Settings
+from jaxmarl_llm.serving.app import create
+from jaxmarl_llm.serving.service import Service
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from tests.support.families import CONFIG, weights
-from tests.support.serving import call_of
+from tests.support.serving import call_of, config_of, policies, tokenizer_of
+from tests.support.tokenizer_files import QWEN_TOOLS, qwen, written
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +155,32 @@ def test_the_printed_command_is_answered(files):
         finally:
             server.send_signal(signal.SIGINT)
         assert server.wait(60) in (0, 130)
+
+
+@pytest.mark.long
+def test_the_snippets_of_the_guide_run(tmp_path, capsys):
+    """A model of random weights with a chat template answers in place of SmolLM2, over a real connection."""
+    tokenizer = tokenizer_of("files")
+    loading.save(tmp_path / "chatty", config_of(tokenizer), policies("files")[1]["params"])
+    written(tmp_path / "chatty", qwen(), QWEN_TOOLS, eos_token="<|im_end|>")
+    with serve.listen("127.0.0.1", 0) as listener:
+        service = Service(serve.load(Settings(str(tmp_path / "chatty"), slots=4)))
+        server = uvicorn.Server(uvicorn.Config(create(service), log_config=None))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            names: dict = {}
+            for snippet in re.findall(r"```python\n(.*?)```", (ROOT / "docs/howto/serve.md").read_text(), re.DOTALL):
+                here = snippet.replace("127.0.0.1:8000", f"127.0.0.1:{listener.getsockname()[1]}")
+                here = here.replace('ask_many("smollm2")', f"ask_many({str(tmp_path / 'chatty')!r})")
+                exec(here.replace('model="smollm2"', 'model="chatty"'), names)
+        finally:
+            server.should_exit = True
+            thread.join()
+    choice = names["choice"]
+    assert len(choice.token_ids) == len(choice.logprobs.content) == names["answer"].usage.completion_tokens <= 20
+    assert names["vote"].choices[0].message.content in ("yes", "no") and names["chunk"].choices[0].finish_reason
+    assert str(choice.token_ids) in capsys.readouterr().out and not service.engines[0].busy
 
 
 @pytest.mark.commands

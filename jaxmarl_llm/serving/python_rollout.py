@@ -28,7 +28,8 @@ from jaxmarl_llm.rollout.python_game import Dice, Game, WrongRewards, make_envir
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.text_rows import TextRowLayout, pad, power_of_two, seeds, text_layout
 from jaxmarl_llm.rollout.trajectory import Episodes, Rows, Trajectory
-from jaxmarl_llm.serving.engine import Answer, Call, Engine
+from jaxmarl_llm.serving.calls import Answer, Call
+from jaxmarl_llm.serving.engine import Engine
 
 # the recorded fields of a token, with their dtypes in Rows
 CELL = (

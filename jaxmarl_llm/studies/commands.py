@@ -60,7 +60,8 @@ def listing(package: str, further: Mapping[str, Command], console: Console) -> N
     """Prints every study with its question and its paper."""
     entries = [registry.load(package, name) for name in registry.find(package)]
     width = max((len(entry.name) for entry in entries), default=0)
-    for name, _, study in entries:
-        text = f"{name:{width}}  {study.question}\n{'':{width}}  {study.paper}: {study.paper.url}"
+    for entry in entries:
+        study = entry.study
+        text = f"{entry.name:{width}}  {study.question}\n{'':{width}}  {study.paper}: {study.paper.url}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     console.print(f"Run one with `python -m {package} NAME`. Further commands: {', '.join((*BUILT_IN, *further))}.")

@@ -17,6 +17,7 @@ class Entry(NamedTuple):
     name: str
     module: str  # dotted
     study: Study
+    further: tuple[str, ...] = ()  # modules whose code the study runs and its module does not import
 
 
 def home(package: str) -> Path:

@@ -102,6 +102,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         "model": settings.label if arms else LABEL,
         "policies": {arm: describe(select_models(settings, recipe)) for arm, recipe in arms.items()},
         "rollout_mesh": bool(settings.rollout_mesh),
+        **({"scope": study.scope} if study.scope != "tiny" else {}),
         **({"frozen": {name: freeze[name] for name in ("commit", "digest")}} if freeze else {}),
     }
     results.check(info)
@@ -122,7 +123,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         claim_directory(home, json.loads(json.dumps(info | {"code": code_of(entry)})), freeze.get("head")) as begun,
     ):
         claim = f"Claim, written before the run: {study.claim}"
-        if alone or shorter:
+        if study.scope == "tiny" and (alone or shorter):
             claim = f"Claim about {'tiny policies' if alone else 'a whole run'}, not tested by this run: {study.claim}"
         if len(arms) == 1 and not settings.updates:
             claim = study.expected.get((settings.label, next(iter(arms))), claim)
@@ -164,7 +165,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
 
 def code_of(entry: Entry) -> str:
     """A digest of the code that a run of a study imports."""
-    return source_digest([entry.module, program.__name__])
+    return source_digest([entry.module, *entry.further, program.__name__])
 
 
 def collect_results(

@@ -59,6 +59,8 @@ class Study:
     """{metric: its value in a seed that never reached what it counts}, e.g. the number of updates."""
     x: str = "update"
     """The x axis of the curves."""
+    scope: Literal["tiny", "any"] = "tiny"
+    """The policies that the claim is about: tiny ones, or those of any run."""
     derived: Mapping[str, Callable[[Mapping[str, np.ndarray]], np.ndarray]] = dataclasses.field(default_factory=dict)
     """{metric: f}: f maps an arm's curves, {metric: [seeds, updates]}, to one number a seed, [seeds]."""
     extra: Mapping[str, Recipe] = dataclasses.field(default_factory=dict)

@@ -368,8 +368,7 @@ def widest(phrases: Phrases, fields: int | None = None) -> np.ndarray:
 def pieces_agree(tokenizer: Tokenizer, pieces: Sequence[str]) -> None:
     """Raises ValueError unless the pieces' tokens, concatenated, are the tokens of the joined text.
 
-    Rows are written piece by piece, and a model should read them as it reads the whole text. Pieces that are cut before
-    spaces agree. The error names the first boundary at which the two differ.
+    A model should read rows as the whole text. Pieces that are cut before spaces agree. The error names the first cut.
     """
     parts = [tokenizer.encode(piece) for piece in pieces]
     whole = tokenizer.encode("".join(pieces))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -10,15 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_llm.environments.bridges.agent_programs import AgentProgram
+from jaxmarl_llm.environments.bridges.prompts import Prompts
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Trajectory
 from jaxmarl_llm.serving.agent_rollout import AgentRollout
+from jaxmarl_llm.serving.prompt_rollout import PromptRollout
 from jaxmarl_llm.serving.python_rollout import PythonRollout
-from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.recipe import Parts, Recipe
+
+HostRollout = PythonRollout | AgentRollout | PromptRollout
 
 
-def host_rollout(recipe: Recipe, policy_sets: dict[str, PolicySet], lineup: Lineup) -> PythonRollout | AgentRollout:
-    """The rollout of a game in plain Python, or of an agent program.
+def host_rollout(recipe: Recipe, policy_sets: dict[str, PolicySet], lineup: Lineup) -> HostRollout:
+    """The rollout of a game in plain Python, of an agent program, or of questions.
 
     Raises ValueError for settings that such games do not support.
     """
@@ -36,13 +40,26 @@ def host_rollout(recipe: Recipe, policy_sets: dict[str, PolicySet], lineup: Line
     assert isinstance(recipe.budget, int)
     if isinstance(game, AgentProgram):
         return AgentRollout(game, policy_sets, lineup, recipe.budget)
+    if isinstance(game, Prompts):
+        return PromptRollout(game, policy_sets, lineup, recipe.budget)
     return PythonRollout(
         game.make, policy_sets, lineup, game.turns, recipe.budget, game.context, game.scripts, game.slots
     )
 
 
+def held_out(parts: Parts) -> Callable[[dict, jax.Array], dict[str, Any]]:
+    """The evaluation of the held-out questions of `Prompts`, as `Recipe.evaluate`.
+
+    Raises ValueError for another game, and for questions of which none is held out.
+    """
+    if not isinstance(parts.rollout, PromptRollout):
+        raise ValueError(f"Only Prompts hold out questions, and the game is {type(parts.recipe.game).__name__}.")
+    parts.rollout.check_held_out()
+    return parts.rollout.held_out
+
+
 def host_games(
-    rollout: PythonRollout | AgentRollout,
+    rollout: HostRollout,
     weights: Sequence[dict],
     keys: Sequence[jax.Array],
     names: Sequence[str] | None = None,

@@ -34,7 +34,7 @@ names = pytest.mark.parametrize("module", MODULES, ids=lambda module: module.rpa
 
 @names
 def test_a_study_can_be_judged_and_says_its_command_and_its_paper(module):
-    name, _, study = registry.load_module(module)
+    name, _, study, _ = registry.load_module(module)
     for recipe in study.recipes.values():
         recipe.check()
     text = importlib.import_module(module).__doc__

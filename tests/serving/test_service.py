@@ -2,7 +2,6 @@
 
 import asyncio
 
-import jax
 import numpy as np
 import openai
 import pytest
@@ -22,10 +21,10 @@ def service():
 
 
 def episode_of(service, seed: int = 0, turns: int = 3, sampling: Sampling = PLAIN) -> Episode:
-    tokenizer, key = service.engines[0].tokenizer, jax.random.key(seed)
+    tokenizer = service.engines[0].tokenizer
     models = {"planner": "adapter0", "solver": "adapter1"}
     seats = {
-        name: Seat(model, key, number, sampling, 12, Dialogues(tokenizer, kept=None))
+        name: Seat(model, (0, seed), 0, number, sampling, 12, Dialogues(tokenizer, kept=None))
         for number, (name, model) in enumerate(models.items())
     }
     return Episode(seats, turns)

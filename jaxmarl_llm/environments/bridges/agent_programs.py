@@ -59,8 +59,8 @@ class AgentProgram(HostGame):
     Answers have at most `Recipe.budget` tokens. Many episodes play at once, `at_once` at most, and their answers are
     computed together in `slots` slots of at most `context` tokens.
 
-    An exception, `timeout` seconds, a request that cannot be answered or a seat that never spoke ends an episode as
-    truncated, with reward 0 or `episode.rewards`. It is counted, and the others go on.
+    An exception (a request that cannot be answered raises one), `timeout` seconds or a seat that never spoke ends an
+    episode as truncated, with reward 0 or `episode.rewards`. It is counted, and the others go on.
     """
 
     play: Play

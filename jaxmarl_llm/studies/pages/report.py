@@ -64,6 +64,7 @@ def show(results: Mapping[str, Any], console: Console) -> None:
     console.print(table(results))
     first, arms = results["metrics"][0], results["arms"]
     seeds = [f"{arm} {' '.join(map(number, arms[arm][first]['per_seed']))}" for arm in arms if has(arms[arm], first)]
-    claim = "Claim" if results["model"] in ("tiny", LABEL) else "Claim about tiny policies, not tested by this run"
+    tested = results["model"] in ("tiny", LABEL) or results.get("scope") == "any"
+    claim = "Claim" if tested else "Claim about tiny policies, not tested by this run"
     lines = [f"{first}, seed by seed: {'; '.join(seeds)}", f"{claim}: {results['claim']}", *verdicts(results)]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)

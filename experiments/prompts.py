@@ -1,0 +1,185 @@
+"""Trains a model on questions of one's own, with rewards from Python.
+
+python -m experiments prompts --data questions.jsonl --reward number --model smollm2
+python -m experiments prompts --data questions.jsonl --reward mine=rewards:score format=regex:[0-9]+ --model smollm2
+
+The same command continues a run that was stopped. The run directory is that of a study, with metrics, games and trained
+policies. A share of the questions is held out, and answered before and after training.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.markup import escape
+
+from jaxmarl_llm.devices import distributed
+from jaxmarl_llm.environments.bridges.prompt_rewards import Exact, Number, Pattern, Reward
+from jaxmarl_llm.environments.bridges.prompts import Prompts, letters
+from jaxmarl_llm.evaluation.statistics import paired_interval
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.studies import program, runner
+from jaxmarl_llm.studies.cli import execute
+from jaxmarl_llm.studies.registry import Entry
+from jaxmarl_llm.studies.settings import Settings
+from jaxmarl_llm.studies.study import Paper, Study
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.host_games import held_out
+from jaxmarl_llm.training.recipe import Recipe, component_returns, mean_return
+
+ARM = "rloo"
+HELD_OUT = "held_out/return"
+PAPER = Paper(
+    "Back to Basics: Revisiting REINFORCE Style Optimization for Learning from Human Feedback in LLMs",
+    "https://arxiv.org/abs/2402.14740",
+    2024,
+    "abstract",
+)
+BOX: dict[str, Callable[[str], Reward]] = {"exact": Exact, "number": Number}
+KINDS = "exact, exact:FIELD, number, number:FIELD, regex:PATTERN or MODULE:FUNCTION"
+
+
+@dataclass(frozen=True)
+class Options:
+    """The questions and the rewards; the other options are those of every study."""
+
+    data: Path
+    """The questions, a JSON object a line: "prompt", a text, or "messages"; rewards read the further fields."""
+    reward: tuple[str, ...]
+    """exact, number, exact:FIELD, number:FIELD (of the field "answer"), regex:PATTERN, or MODULE:FUNCTION. Several are
+    added up. NAME=... gives a reward its name."""
+    run: tyro.conf.OmitArgPrefixes[Settings] = field(default_factory=partial(Settings, "prompts", seeds=1))
+    held_out: str = "0.2"
+    """The share of the questions that is never trained, or a file of its own; 0: none."""
+    system: str = ""
+    """A system message for questions without one."""
+    budget: int = 32
+    """The most tokens of an answer, its end included."""
+    eval_every: int = 10
+    """Updates between two evaluations of the held-out questions."""
+
+
+def measure(episodes: Episodes, components: tuple[str, ...]) -> dict[str, jax.Array]:
+    """Mean return, and with several rewards `return/NAME` of each."""
+    parts = {f"return/{name}": index for index, name in enumerate(components)} if len(components) > 1 else {}
+    return mean_return(episodes) | component_returns(episodes, **parts)
+
+
+def reward_of(word: str) -> tuple[str, Reward, str]:
+    """(name, reward, module or "") of a word of --reward. Raises ValueError for a word that names none."""
+    match = re.fullmatch(r"(?:(\w+)=)?(.+)", word, re.DOTALL)
+    name, spec = (match[1], match[2]) if match else (None, word)
+    kind, colon, rest = spec.partition(":")
+    if kind in BOX and bool(colon) == bool(rest):
+        return name or kind, BOX[kind](rest or "answer"), ""
+    if kind == "regex" and rest:
+        return name or kind, Pattern(rest), ""
+    if not re.fullmatch(r"[\w.]+:\w+", spec):
+        raise ValueError(f"--reward takes {KINDS}, or NAME= before one of these: got {word!r}.")
+    sys.path[:0] = [""] * ("" not in sys.path and str(Path.cwd()) not in sys.path)
+    try:
+        module = importlib.import_module(kind)
+    except Exception as error:  # the file is anybody's code
+        raise ValueError(
+            f"The module {kind} of --reward cannot be imported: {type(error).__name__}: {error}."
+        ) from error
+    if not hasattr(module, rest):
+        near = difflib.get_close_matches(rest, vars(module), n=1)
+        raise ValueError(f"The module {kind} has no {rest}." + (f" Did you mean {near[0]}?" if near else ""))
+    return name or rest, getattr(module, rest), kind
+
+
+def study_of(options: Options) -> Entry:
+    """The study of these questions: one arm, held-out returns before and after. Raises ValueError for wrong options."""
+    words = [reward_of(word) for word in options.reward]
+    rewards = {name: reward for name, reward, _ in words}
+    if len(rewards) < len(words):
+        raise ValueError(f"Two rewards have one name: write NAME=... before one of them, {' '.join(options.reward)}.")
+    try:
+        share: Any = float(options.held_out)
+    except ValueError:
+        share = options.held_out
+    game = Prompts(options.data, rewards, options.system, share, options.run.first_seed)
+    evaluate = held_out if game.testing else None
+    recipe = Recipe(
+        game,
+        seats=(("policy",),),
+        advantage=estimator(advantages.rloo),
+        hparams={"learning_rate": 3e-3},
+        tokenizer=letters,
+        budget=options.budget,
+        measure=partial(measure, components=game.components),
+        evaluate=evaluate,
+        eval_every=options.eval_every,
+        pretrained={"groups": 8, "group_size": 4, "updates": 30, "evaluate": evaluate},
+    )
+    parts = [f"held_out/{name}" for name in game.components] * (len(rewards) > 1)
+    study = Study(
+        paper=PAPER,
+        question="Does training raise the reward of questions that were never trained?",
+        claim="The reward of held-out questions rises." if evaluate else "The reward of the questions rises.",
+        arms={ARM: recipe},
+        method=ARM,
+        metrics=("return", *([HELD_OUT, *parts] if evaluate else ())),
+        scope="any",
+    )
+    return Entry("prompts", __name__, study, tuple(module for *_, module in words if module))
+
+
+def run(options: Options, stop: threading.Event, console: Console) -> bool:
+    """Trains and evaluates; False if a signal stopped it."""
+    settings = options.run
+    if settings.frozen:
+        raise ValueError("These questions have no frozen table: leave out --frozen.")
+    if settings.out == Path():
+        settings = replace(settings, out=Path("runs") / f"prompts-{Path(settings.label).name}")
+    entry = study_of(options)
+    if not runner.run(entry, settings, stop, console):
+        return False
+    if not settings.profile and distributed.is_main_process():
+        console.print(escape(compare(settings, entry.study)), highlight=False, soft_wrap=True)
+    return True
+
+
+def compare(settings: Settings, study: Study) -> str:
+    """A sentence on the held-out questions before and after training, with an interval over questions."""
+    game = study.recipes[ARM].game
+    if not game.testing:
+        return "No question was held out: --held-out 0.2 holds out a fifth."
+    seeds = range(settings.first_seed, settings.first_seed + settings.seeds)
+    before, after = (
+        program.read_games(settings.out, file, f"{ARM}", seeds, not settings.tiny)[HELD_OUT]
+        for file in (program.BEFORE, program.AFTER)
+    )  # [seeds, questions]
+    first, last = (np.nanmean(values, 0) for values in (before, after))
+    difference, low, high = paired_interval(last, first)
+    return (
+        f"Held-out return, mean of {len(game.testing)} questions with {game.answers} answers each: "
+        f"{np.nanmean(first):.2f} before training, {np.nanmean(last):.2f} after; difference {difference:+.2f}, "
+        f"95% interval over questions {low:+.2f} to {high:+.2f}."
+    )
+
+
+def command(package: str, arguments: Sequence[str]) -> None:
+    """The command `prompts` of a package of studies."""
+    options = tyro.cli(
+        Options,
+        args=["prompts", *arguments],
+        prog=f"python -m {package}",
+        description=__doc__,
+    )
+    execute(lambda stop, console: run(options, stop, console))

@@ -1,0 +1,140 @@
+"""The command for questions of one's own: its words, its study, and a run that is stopped and goes on.
+
+The long case compiles a run.
+"""
+
+import dataclasses
+import io
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from experiments import prompts
+from experiments.prompts import Options, reward_of, study_of
+from jaxmarl_llm.environments.bridges.prompt_rewards import Exact, Number, Pattern
+from jaxmarl_llm.studies import program
+from jaxmarl_llm.studies.settings import Settings
+from jaxmarl_llm.training.recipe import for_pretrained
+
+MODULE = "def short(completions):\n    return [0.1 * (len(text) == 1) for text in completions]\n"
+
+
+@pytest.fixture
+def data(tmp_path):
+    file = tmp_path / "questions.jsonl"
+    records = [{"prompt": f"{a}{b}", "answer": a} for a in "abcd" for b in "wxyz"]
+    file.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    return file
+
+
+def test_words_name_rewards(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "rewards_of_a_test.py").write_text(MODULE)
+    assert reward_of("exact") == ("exact", Exact(), "")
+    assert reward_of("right=number:gold") == ("right", Number("gold"), "")
+    assert reward_of("regex:a=(b|:c)") == ("regex", Pattern("a=(b|:c)"), "")
+    name, reward, module = reward_of("rewards_of_a_test:short")
+    assert (name, module, reward(["a", "bc"])) == ("short", "rewards_of_a_test", [0.1, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("exakt", "--reward takes exact, exact:FIELD, number, number:FIELD, regex:PATTERN or MODULE:FUNCTION"),
+        ("exact:", "got 'exact:'"),
+        ("regex:", "got 'regex:'"),
+        ("a.py:f", "The module a.py of --reward cannot be imported: ModuleNotFoundError"),
+        ("json:laods", "The module json has no laods. Did you mean load"),
+        ("regex:(", "is no regular expression"),
+    ],
+)
+def test_a_word_that_names_no_reward_is_refused(word, says):
+    with pytest.raises(ValueError) as refused:
+        reward_of(word)
+    assert says in str(refused.value)
+
+
+def test_the_study_holds_out_questions_and_evaluates_models_too(data):
+    study = study_of(Options(data, ("exact", "number=exact"), run=Settings("prompts", seeds=1), held_out="0.25")).study
+    study.check("prompts")
+    recipe = study.recipes[prompts.ARM]
+    assert len(recipe.game.testing) == 4 and recipe.game.components == ("exact", "number")
+    assert study.metrics == ("return", "held_out/return", "held_out/exact", "held_out/number")
+    assert for_pretrained(recipe).evaluate is recipe.evaluate is not None
+    further = data.with_name("further.jsonl")
+    further.write_text('{"prompt": "ee", "answer": "e"}')
+    held = study_of(Options(data, ("exact",), held_out=str(further))).study
+    assert len(held.recipes[prompts.ARM].game.testing) == 1 and held.metrics == ("return", "held_out/return")
+    none = study_of(Options(data, ("exact",), held_out="0")).study
+    assert none.recipes[prompts.ARM].evaluate is None and none.metrics == ("return",)
+    with pytest.raises(ValueError, match="Two rewards have one name: write NAME="):
+        study_of(Options(data, ("exact", "exact:answer")))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"data": Path("nowhere.jsonl")}, "There is no file nowhere.jsonl."),
+        ({"run": Settings("prompts", frozen=True)}, "These questions have no frozen table"),
+        ({"reward": ("number",)}, "The reward 'number' raised ValueError: the field 'answer' holds no number: 'a'"),
+        ({"budget": 600}, "with an answer of 600 the context of 512 has room for none"),
+    ],
+)
+def test_a_run_that_cannot_work_ends_before_anything_compiles(data, tmp_path, options, says, compiled_programs):
+    run = Settings("prompts", seeds=1, out=tmp_path / "out", log=())
+    with pytest.raises(ValueError, match=says):
+        prompts.run(
+            Options(**{"data": data, "reward": ("exact",), "run": run, **options}), threading.Event(), Console()
+        )
+    assert not compiled_programs()
+
+
+@pytest.mark.long
+def test_a_run_that_is_stopped_goes_on_with_the_same_numbers(data, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "rewards_of_a_run.py").write_text(MODULE)
+    report = program.Training.report
+
+    def run(out: str, stop_at: int = -1) -> tuple[bool, str]:
+        """(whether it ended, what it printed); a signal comes after update `stop_at`."""
+        stop, printed = threading.Event(), io.StringIO()
+
+        def report_and_stop(training, number, metrics):
+            report(training, number, metrics)
+            if number == stop_at:
+                stop.set()
+
+        monkeypatch.setattr(program.Training, "report", report_and_stop)
+        settings = Settings("prompts", seeds=1, groups=4, group_size=4, updates=6, checkpoint_every=2, log=())
+        options = Options(
+            data,
+            ("exact", "rewards_of_a_run:short"),
+            run=dataclasses.replace(settings, out=tmp_path / out),
+            budget=3,
+            eval_every=4,
+        )
+        return prompts.run(options, stop, Console(file=printed, width=200)), printed.getvalue()
+
+    assert run("whole")[0]
+    done, printed = run("parts", 2)
+    assert not done and "the same command continues" in printed
+    done, printed = run("parts")
+    assert done and "Held-out return, mean of 3 questions with 4 answers each: " in printed
+    assert "update 6 of 6" in printed and "update 1 of 6" not in printed
+    texts = [(tmp_path / out / "rloo/metrics.jsonl").read_text() for out in ("whole", "parts")]
+    lines = [[json.loads(line) for line in text.splitlines()] for text in texts]
+    assert [{**line, "seconds": 0} for line in lines[0]] == [{**line, "seconds": 0} for line in lines[1]]
+    assert sum("held_out/return" in line for line in lines[0]) == 2 and len(lines[0]) == 6
+    for file in ("before.json", "after.json", "games.jsonl"):
+        contents = [(tmp_path / out / "rloo" / file).read_bytes() for out in ("whole", "parts")]
+        assert contents[0] == contents[1], file
+    data.write_text(data.read_text() + '{"prompt": "ab", "answer": "a"}\n')
+    with pytest.raises(ValueError, match=r"settings\.rloo\.game\.digest"):
+        run("parts")
+    data.write_text(data.read_text().rpartition('{"prompt": "ab"')[0])
+    (tmp_path / "rewards_of_a_run.py").write_text(MODULE.replace("0.1", "0.2"))
+    with pytest.raises(ValueError, match="holds a run of other code"):
+        run("parts")
