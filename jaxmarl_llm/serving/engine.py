@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.rollout import decode
 from jaxmarl_llm.rollout.policy import PLAIN, Sampling, per_row
 from jaxmarl_llm.rollout.team import PolicySet
@@ -361,7 +362,13 @@ class Engine:
                 slot.row, slot.read = [], 0
         need = max(slot.read for slot in self._slots) + more
         if need > self._arrays.capacity:
-            self._arrays = arrays.widen(self._arrays, _power(need, 2))
+            self._arrays = arrays.widen(self._arrays, min(_power(need, 2), self.context + CHUNK))
+
+
+def cache_bytes(config: Config, slots: int, context: int) -> int:
+    """The bytes that caches take when a dialogue has filled its context."""
+    token = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    return slots * (context + CHUNK) * token * np.dtype(config.dtypes.cache).itemsize
 
 
 def _columns(settings: Sequence[Sampling]) -> Any:
