@@ -20,7 +20,7 @@ from jaxmarl_llm.rl.advantages import rloo
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Higher, Paper, Study
-from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Recipe, component_returns
 from jaxmarl_llm.training.records import Advantages, Experience
 
 
@@ -30,7 +30,7 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
 
 
 def success(episodes: Episodes) -> dict[str, jax.Array]:
-    return {"success": episodes.reward[..., 0].sum(1).mean()}
+    return component_returns(episodes, success=0)
 
 
 BASE = Recipe(

@@ -9,7 +9,11 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FILES = sorted(file for folder in ("jaxmarl_llm", "experiments", "tools") for file in (ROOT / folder).rglob("*.py"))
 OPENING = {"open": 1, "fdopen": 1, "TemporaryFile": 0, "NamedTemporaryFile": 0, "SpooledTemporaryFile": 1}  # the mode
-BINARY = {("os", "open"), ("KvStore", "open")}  # of a number or a store, not of a stream
+BINARY = {
+    ("os", "open"),
+    ("KvStore", "open"),
+    ("dialogues", "open"),
+}  # of a number, a store or a dialogue, not of a stream
 
 
 def in_the_locale(tree: ast.Module) -> Iterator[str]:

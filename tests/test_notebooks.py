@@ -109,11 +109,21 @@ def test_optimisers_are_compared_at_several_rates():
     assert "frozen embeddings moved by 0.0" in said and "did you mean 'embed_tokens'" in said
 
 
+@pytest.mark.commands
+def test_an_agent_program_learns_to_be_understood():
+    """Chance is a third for a receiver that says letters alone; at first it also says other symbols."""
+    said = printed("09_an_agent_program.ipynb")
+    first, last = (float(x) for x in re.search(r"ten updates: ([\d.]+) ([\d.]+)", said).groups())
+    assert first < 0.4 and last > 0.5
+    assert float(said.rpartition("last update: ")[2]) < 1e-5
+    assert len(re.findall(r"^first: ", said, re.M)) == 1 and len(re.findall(r"^second: ", said, re.M)) == 2
+
+
 def test_notebooks_are_kept_without_their_outputs():
-    """They are eight, and each begins with the same cell, which installs what is missing."""
+    """They are nine, and each begins with the same cell, which installs what is missing."""
     nbformat = pytest.importorskip("nbformat")
     paths, first = sorted(NOTEBOOKS.glob("*.ipynb")), set()
-    assert [path.name[:3] for path in paths] == [f"0{i}_" for i in range(1, 9)]
+    assert [path.name[:3] for path in paths] == [f"0{i}_" for i in range(1, 10)]
     for path in paths:
         cells = [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
         assert not any(cell.outputs or cell.execution_count for cell in cells), path.name

@@ -344,6 +344,7 @@ TOPICS = {
     "devices": "Devices",
     "studies": "Studies",
     "planning": "Planning",
+    "serving": "Serving",
     "": "Keys and play",
 }
 

@@ -47,13 +47,15 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
 from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Recipe
 
 
 def team(episodes: Episodes) -> dict[str, jax.Array]:
     """Share of episodes that end with the right answer, and calls of each seat per episode."""
-    calls = episodes.acted.sum(1).mean(0)
-    return {"success": episodes.reward[:, :, 0, 0].sum(1).mean()} | {f"calls/seat_{i}": n for i, n in enumerate(calls)}
+    calls = mean_of_kept(episodes, episodes.acted.sum(1), axis=0)
+    success = mean_of_kept(episodes, episodes.reward[:, :, 0, 0].sum(1))
+    return {"success": success} | {f"calls/seat_{i}": n for i, n in enumerate(calls)}
 
 
 STATISTICS = {

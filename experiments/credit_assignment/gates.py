@@ -44,6 +44,7 @@ from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
+from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
 
@@ -82,7 +83,12 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:
     outcome, steps = jnp.moveaxis(episodes.reward.sum((1, 2)), -1, 0)
-    return {"completed": (outcome > COMPLETE).mean(), "outcome": outcome.mean(), "looks": steps.mean() / GAME.look}
+    done, mean = (mean_of_kept(episodes, x) for x in (outcome > COMPLETE, outcome))
+    return {
+        "completed": done,
+        "outcome": mean,
+        "looks": mean_of_kept(episodes, steps, then=lambda mean: mean / GAME.look),
+    }
 
 
 FARM = Recipe(

@@ -47,6 +47,7 @@ from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Paper, Study
 from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
 from jaxmarl_llm.training.setup import jit_rollout
@@ -89,7 +90,7 @@ def evaluate(
 
 def first_component(episodes: Episodes) -> dict[str, jax.Array]:
     """The return of the first reward component, mean over episodes and seats."""
-    return {"return": episodes.reward[..., 0].sum(1).mean()}
+    return {"return": mean_of_kept(episodes, episodes.reward[..., 0].sum(1))}
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:

@@ -41,6 +41,7 @@ from jaxmarl_llm.rollout.branching import by_entropy
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
+from jaxmarl_llm.training.left_out import are_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 
@@ -67,7 +68,7 @@ def measure(episodes: Episodes) -> dict[str, jax.Array]:
     member = jnp.arange(len(origin)) - jnp.searchsorted(episodes.group, episodes.group)
     solved = episodes.reward[..., 0].sum((1, 2))
     return {
-        "solved": solved.mean(where=member < FIRST),
+        "solved": solved.mean(where=(member < FIRST) & are_kept(episodes)),
         TURNS: (episodes.acted[..., 0] & is_original).sum(),
     }
 

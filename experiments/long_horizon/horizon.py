@@ -35,6 +35,7 @@ from jaxmarl_llm.methods.fresh_games import in_fresh_games
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtMost, Higher, Paper, Study
+from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe, component_returns, measure_totals
 from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 
@@ -54,8 +55,8 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:
     """Share of chains opened in time, locks opened, and turns played."""
-    opened = measure_totals(episodes, locks=0)
-    return component_returns(episodes, solved=0) | opened | {"length": episodes.acted.sum((1, 2)).mean()}
+    opened, length = measure_totals(episodes, locks=0), mean_of_kept(episodes, episodes.acted.sum((1, 2)))
+    return component_returns(episodes, solved=0) | opened | {"length": length}
 
 
 # share of the longest chains that are opened in games of full length

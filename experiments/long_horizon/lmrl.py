@@ -49,6 +49,7 @@ from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.curves import mean_over_updates
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
+from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
 
@@ -62,7 +63,8 @@ def points(episodes: Episodes) -> jax.Array:
 
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:
-    return {"return": points(episodes).sum((1, 2)).mean(), "solved": episodes.reward[:, :, 0, 0].sum(1).mean()}
+    totals = {"return": points(episodes).sum((1, 2)), "solved": episodes.reward[:, :, 0, 0].sum(1)}
+    return {name: mean_of_kept(episodes, x) for name, x in totals.items()}
 
 
 def play_scripts(key: jax.Array, hparams: Mapping[str, jax.Array], *, game: Any, seats: tuple[str, ...]) -> dict:

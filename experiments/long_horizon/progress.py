@@ -43,6 +43,7 @@ from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import mean_while, updates_to
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
 from jaxmarl_llm.training import step
+from jaxmarl_llm.training.left_out import are_kept
 from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe, always, measure_totals
 from jaxmarl_llm.training.records import Advantages, Experience
 
@@ -83,7 +84,7 @@ def credit_step(
 
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:
-    fits = episodes.measured[..., FITS].sum() / episodes.acted.sum()
+    fits = jnp.where(are_kept(episodes)[:, None, None], episodes.measured[..., FITS], 0).sum() / episodes.acted.sum()
     return measure_totals(episodes, solved=SOLVED) | {"fits": fits}
 
 

@@ -50,6 +50,7 @@ from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import at_first, mean_over_updates, updates_to
 from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
 from jaxmarl_llm.training import step
+from jaxmarl_llm.training.left_out import are_kept
 from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe, always, component_returns, measure_totals
 from jaxmarl_llm.training.records import Advantages, Experience
 
@@ -87,7 +88,8 @@ def ppo(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: j
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:
     metrics = measure_totals(episodes, solved=SOLVED) | component_returns(episodes, open=0)
-    return metrics | {"fits": episodes.measured[..., FITS].sum() / episodes.acted.sum()}
+    fits = jnp.where(are_kept(episodes)[:, None, None], episodes.measured[..., FITS], 0)
+    return metrics | {"fits": fits.sum() / episodes.acted.sum()}
 
 
 NUMBERS = {"kl": 0.01, "lam": 0.36, "bonus": 0.0, "learning_rate": 1e-3, "network_rate": 3e-3}

@@ -49,6 +49,7 @@ from jaxmarl_llm.rl.statistics import whiten
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import last_share, mean_over_updates, rise_since
 from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
+from jaxmarl_llm.training.left_out import are_kept, mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
 
@@ -90,9 +91,9 @@ def measure(episodes: Episodes) -> dict[str, jax.Array]:
     asked = asked.at[:, 0].set(False)
     switches = asked & (by_level(episodes.action)[0] == SWITCH)
     return {
-        "won": episodes.measured[..., WON].sum((1, 2)).mean(),
+        "won": mean_of_kept(episodes, episodes.measured[..., WON].sum((1, 2))),
         "switches": switches.sum() / jnp.maximum(asked.sum(), 1),
-        "right": episodes.measured[..., RIGHT].sum() / acted.sum(),
+        "right": jnp.where(are_kept(episodes)[:, None, None], episodes.measured[..., RIGHT], 0).sum() / acted.sum(),
     }
 
 

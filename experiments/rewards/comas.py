@@ -45,6 +45,7 @@ from jaxmarl_llm.rl.statistics import agent_index, key_of, mutual_information
 from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
+from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Common, Experience
 
@@ -77,9 +78,10 @@ def measure(episodes: Episodes, *, game: Forgetful) -> dict[str, jax.Array]:
     """
     tau, _, none = jnp.moveaxis(inside(game).credit_acts(game.whole(episodes.reward)), -1, 0)
     tau, right = tau[:, 0], game.whole(episodes.measured)[:, 0, :, 0]
-    joint = jnp.array([[((2 * tau == s) & (right == r)).mean() for r in range(2)] for s in range(3)])
-    known, none = mutual_information(joint), -none[:, -1].mean()
-    return {"accuracy": right.mean(), "score": tau.mean(), "unscored": none, "information": known}
+    mean = partial(mean_of_kept, episodes)
+    joint = jnp.array([[mean((2 * tau == s) & (right == r)) for r in range(2)] for s in range(3)])
+    known, none = mutual_information(joint), -mean(none[:, -1])
+    return {"accuracy": mean(right), "score": mean(tau), "unscored": none, "information": known}
 
 
 def accuracy(episodes: Episodes, *, game: Forgetful) -> dict[str, jax.Array]:

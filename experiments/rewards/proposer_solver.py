@@ -36,6 +36,7 @@ from jaxmarl_llm.rl.advantages.hierarchical import hierarchical
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Higher, Paper, Study
+from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, no_state
 from jaxmarl_llm.training.records import Advantages, Experience
 
@@ -51,7 +52,8 @@ def credit(experience: Experience, hparams: Hparams, state: tuple) -> Advantages
 
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:
-    return CO_TRAINED.measure(episodes) | {"learnability": episodes.reward[..., PROPOSAL].sum((1, 2)).mean()}
+    learnability = mean_of_kept(episodes, episodes.reward[..., PROPOSAL].sum((1, 2)))
+    return CO_TRAINED.measure(episodes) | {"learnability": learnability}
 
 
 HIERARCHICAL = replace(

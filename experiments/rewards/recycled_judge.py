@@ -36,6 +36,7 @@ from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.statistics import key_of
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Higher, Paper, Study
+from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
 
@@ -61,7 +62,7 @@ def by_task(experience: Experience, hparams: Hparams, state: tuple) -> Advantage
 
 def success(episodes: Episodes) -> dict[str, jax.Array]:
     """Accuracy of the attempts."""
-    return {"accuracy": episodes.reward[:, 0, :ATTEMPTS, 0].mean()}
+    return {"accuracy": mean_of_kept(episodes, episodes.reward[:, 0, :ATTEMPTS, 0])}
 
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:

@@ -45,6 +45,7 @@ from jaxmarl_llm.rl.statistics import key_of
 from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
+from jaxmarl_llm.training.left_out import are_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
 
@@ -65,7 +66,9 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
 def labelled_accuracy(episodes: Episodes, *, kinds: int) -> dict[str, jax.Array]:
     """Accuracy in labelled games, the first of the `kinds` kinds."""
     right = episodes.measured[:, 0, :PLAYERS, 0].mean(1)
-    return {"accuracy": jnp.where(episodes.group % kinds == 0, right, 0).mean() * kinds}
+    labelled, kept = episodes.group % kinds == 0, are_kept(episodes)
+    share = labelled.sum() / (labelled & kept).sum()  # 1, where none is left out
+    return {"accuracy": jnp.where(labelled & kept, right, 0).mean() * kinds * share}
 
 
 def measure_open_games(episodes: Episodes) -> dict[str, jax.Array]:

@@ -40,6 +40,7 @@ from jaxmarl_llm.rl.advantages.hierarchical import hierarchical
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
+from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Arranged, Common, Experience
 
@@ -82,11 +83,11 @@ def interaction(episodes: Episodes) -> dict[str, jax.Array]:
     facts, asked = episodes.measured[:, :, 0].sum(1), episodes.acted[..., 1:].any((1, 2))
     share = lambda x: jnp.where(asked, x, 0).sum() / jnp.maximum(asked.sum(), 1)
     return {
-        "valid": facts[:, VALID].mean(),
-        "hops": facts[:, HOPS].mean(),
+        "valid": mean_of_kept(episodes, facts[:, VALID]),
+        "hops": mean_of_kept(episodes, facts[:, HOPS]),
         "unanswerable": share(facts[:, FALSE]),
         "success": share(episodes.reward[..., CORRECT].sum(1)[:, 1:].mean(1)),
-        "replaced": facts[:, REPLACED].mean(),
+        "replaced": mean_of_kept(episodes, facts[:, REPLACED]),
     }
 
 

@@ -53,6 +53,7 @@ from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import largest_rise
 from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
 from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe, no_state
 from jaxmarl_llm.training.records import Advantages, Experience
 from jaxmarl_llm.training.setup import jit_rollout
@@ -85,7 +86,8 @@ def zero_start(parts: Any, key: jax.Array) -> advantages.RoleBaselineState:
 def squares(episodes: Episodes) -> dict[str, jax.Array]:
     """The first seat's return, and the mean square return over acts, averaged over the seats."""
     won, acts = episodes.reward[..., 0].sum(1), episodes.acted.sum(1)
-    return {"first_seat": won[:, 0].mean(), "square_return": ((acts * won**2).sum(0) / acts.sum(0)).mean()}
+    square = ((acts * won**2).sum(0) / acts.sum(0)).mean()
+    return {"first_seat": mean_of_kept(episodes, won[:, 0]), "square_return": square}
 
 
 def exploitability_evaluator(parts: Parts) -> Callable[[dict, jax.Array], dict[str, float]]:

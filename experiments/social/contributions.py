@@ -45,6 +45,7 @@ from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
+from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 
@@ -77,7 +78,8 @@ def beside_equilibrium(experience: Experience, hparams: Hparams, state: tuple) -
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:
     """Mean gifts by position, their sum, and welfare."""
-    gifts, welfare = gifts_of(episodes.action).mean(0), episodes.total_reward.sum((1, 2)).mean()
+    gifts = mean_of_kept(episodes, gifts_of(episodes.action), axis=0)
+    welfare = mean_of_kept(episodes, episodes.total_reward.sum((1, 2)))
     return {name: gifts[i] for i, name in enumerate(POSITIONS)} | {"quality": gifts.sum(), "welfare": welfare}
 
 

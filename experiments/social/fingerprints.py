@@ -50,6 +50,7 @@ from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.curves import last_mean, last_share
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Lower, Paper, Study
 from jaxmarl_llm.tabular.repeated_games import shortfall, shortfall_unknown
+from jaxmarl_llm.training.left_out import are_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe, always
 from jaxmarl_llm.training.records import Advantages, Experience
 from jaxmarl_llm.training.step import only_play
@@ -109,7 +110,8 @@ def selfish(experience: Experience, hparams: Hparams, state: tuple) -> Advantage
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:
     """Cooperation, share of the first label, and foresight of a pretrained model, in its own seats."""
-    return answers(stages(episodes.action, ROUNDS), jnp.asarray(OWN)[episodes.group % len(SEATS)], episodes.group % 2)
+    seats = jnp.asarray(OWN)[episodes.group % len(SEATS)] & are_kept(episodes)[:, None]
+    return answers(stages(episodes.action, ROUNDS), seats, episodes.group % 2)
 
 
 BASE = Recipe(

@@ -42,6 +42,7 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import AtMost, Higher, Lower, Paper, Study
+from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 
@@ -77,10 +78,13 @@ def beside_optimum(experience: Experience, hparams: Hparams, state: tuple) -> Ad
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:
     """Metrics of the followers and the planner; value is the planner's return."""
-    paid, (_, opened) = episodes.reward.sum(1).mean(0), choices(episodes)  # paid [A, C]
-    right, cost = paid[1:, 0].sum(), -paid[0, 2]
-    red = (opened == 0).sum(1).mean()
-    return {"right": right, "red": red, "cost": cost, "welfare": right - cost, "value": paid[0].sum()}
+
+    def of_paid(paid: jax.Array) -> dict[str, jax.Array]:  # [A, C]
+        right, cost = paid[1:, 0].sum(), -paid[0, 2]
+        return {"right": right, "cost": cost, "welfare": right - cost, "value": paid[0].sum()}
+
+    red = mean_of_kept(episodes, (choices(episodes)[1] == 0).sum(1))
+    return mean_of_kept(episodes, episodes.reward.sum(1), axis=0, then=of_paid) | {"red": red}
 
 
 def exact(key: jax.Array, hparams: Mapping[str, jax.Array], *, level: int | None = None) -> dict[str, jax.Array]:

@@ -35,6 +35,7 @@ from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.rewards.welfare import interdependent, welfare
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtMost, Higher, Lower, Paper, Study
+from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
 
@@ -61,7 +62,8 @@ def beside_equilibrium(experience: Experience, hparams: Hparams, state: tuple) -
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:
     given, utility = gifts_of(episodes.action), episodes.total_reward.sum(1)
-    return {"quality": given.sum(1).mean(), "welfare": utility.sum(1).mean(), "least": utility.min(1).mean()}
+    means = {"quality": given.sum(1), "welfare": utility.sum(1), "least": utility.min(1)}
+    return {name: mean_of_kept(episodes, x) for name, x in means.items()}
 
 
 SELFISH = Recipe(

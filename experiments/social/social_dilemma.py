@@ -44,6 +44,7 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, words
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
+from jaxmarl_llm.training.left_out import are_kept
 from jaxmarl_llm.training.recipe import SNAPSHOT, Hparams, Parts, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience, Snapshots
 from jaxmarl_llm.training.setup import jit_rollout
@@ -111,7 +112,7 @@ def self_play(
     move = slice(1, None, 2) if talk else slice(None)  # turns of moves; the others are messages
     points = episodes.reward[:, move, :, 0].mean(1)  # [B, 2]
     cooperated = (episodes.action[:, move] == COOPERATE).mean(1)
-    where = jnp.broadcast_to((episodes.group < alone)[:, None], points.shape)
+    where = jnp.broadcast_to(((episodes.group < alone) & are_kept(episodes))[:, None], points.shape)
     measures = {"points": mean_of(points, where).value, "cooperation": mean_of(cooperated, where).value}
     for seat in range(2):
         measures[f"points/seat_{seat}"] = mean_of(points[:, seat], where[:, seat]).value

@@ -54,6 +54,7 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
+from jaxmarl_llm.training.left_out import are_kept, mean_of_kept
 from jaxmarl_llm.training.recipe import Parts
 from jaxmarl_llm.training.setup import jit_rollout
 
@@ -64,9 +65,10 @@ YIELDED, CLAIMED = "claim after a yield", "claim after a claim"
 def split(episodes: Episodes, *, game: TrustAndSplit) -> dict[str, jax.Array]:
     """Points per round and seat, share of the best joint points, mean claims of the winning and the losing hand."""
     points, claim, wins, known = game.rounds_played(episodes.reward[..., 0], episodes.action)
+    known &= are_kept(episodes)[:, None, None]
     return {
-        "points": points.mean(),
-        "efficiency": points.sum(2).mean() / (game.high * game.coins),
+        "points": mean_of_kept(episodes, points),
+        "efficiency": mean_of_kept(episodes, points.sum(2), then=lambda mean: mean / (game.high * game.coins)),
         "claim of the winner": mean_of(claim, known & wins).value,
         "claim of the loser": mean_of(claim, known & ~wins).value,
     }

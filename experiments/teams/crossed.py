@@ -42,6 +42,7 @@ from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import Lower, Paper, Study
+from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
 
@@ -73,7 +74,7 @@ def credit(experience: Experience, hparams: Hparams, joint: JointActions) -> Adv
 
 def share(episodes: Episodes, *, best: float) -> dict[str, jax.Array]:
     """Mean return over the best one."""
-    return {SHARE: episodes.total_reward.sum(1).mean() / best}
+    return {SHARE: mean_of_kept(episodes, episodes.total_reward.sum(1), then=lambda mean: mean / best)}
 
 
 def early(curves: Mapping[str, np.ndarray]) -> np.ndarray:

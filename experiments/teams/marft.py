@@ -44,6 +44,7 @@ from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Lower, Paper, Study
 from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
 
@@ -71,7 +72,7 @@ def whiten_by_agent(experience: Experience, targets: returns.Targets) -> Advanta
 
 def success(episodes: Episodes) -> dict[str, jax.Array]:
     """Share of episodes whose last message is the right sum or word."""
-    return {"success": episodes.reward[:, :, 0, 0].sum(1).mean()}
+    return {"success": mean_of_kept(episodes, episodes.reward[:, :, 0, 0].sum(1))}
 
 
 SEQUENTIAL = Recipe(

@@ -24,6 +24,7 @@ from jaxmarl_llm.devices.compiling import OFTEN, options
 from jaxmarl_llm.keys import SELECT, UPDATE, key_for
 from jaxmarl_llm.methods.generations import Selection, next_generation
 from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.optimiser import check_common
 from jaxmarl_llm.training.records import Run
 from jaxmarl_llm.training.step import Metrics
@@ -35,7 +36,7 @@ SCORE = "score/seat_"
 
 def seat_scores(episodes: Episodes) -> dict[str, jax.Array]:
     """A recipe's `measure`: each seat's mean return, with components added; `society` selects by it."""
-    returns = episodes.reward.sum((1, 3)).mean(0)
+    returns = mean_of_kept(episodes, episodes.reward.sum((1, 3)), axis=0)
     return {"return": returns.mean()} | {f"{SCORE}{seat}": x for seat, x in enumerate(returns)}
 
 

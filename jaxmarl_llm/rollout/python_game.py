@@ -109,12 +109,14 @@ class Game:
 
 
 class WrongRewards:
-    """Reports rewards that are no finite numbers: the first of a batch, for ten batches at most."""
+    """Reports rewards that are no finite numbers: the first of a batch, for ten batches at most. `run` names the run
+    that plays; "": the only one."""
 
     MOST = 10
 
     def __init__(self) -> None:
         self.tell: Callable[[str], object] = warnings.warn
+        self.run = ""
         self._batches, self._episodes, self._sentence = 0, set[int](), ""
 
     def read(self, game: Game, episode: int, turn: int, said: Mapping[int, str]) -> dict[int, float]:
@@ -140,5 +142,6 @@ class WrongRewards:
         """Reports the wrong rewards of the batch that ends here."""
         if self._episodes and self._batches < self.MOST:
             self._batches += 1
-            self.tell(f"{self._sentence} Episodes left out: {len(self._episodes)}.")
+            of_run = f"In a game of {self.run}, " if self.run else ""
+            self.tell(f"{of_run}{self._sentence} Episodes left out: {len(self._episodes)}.")
         self._episodes.clear()

@@ -40,6 +40,7 @@ class Failures:
 
     def __init__(self) -> None:
         self.tell: Callable[[str], object] = warnings.warn
+        self.run = ""  # the name of the run, if there are several
         self._batches, self._first, self.count = 0, "", 0
 
     def add(self, episode: int, why: str) -> None:
@@ -50,12 +51,13 @@ class Failures:
         """Reports the failures of the batch that ends here."""
         if self.count and self._batches < self.MOST:
             self._batches += 1
-            self.tell(f"{self._first} Episodes that failed: {self.count} of {episodes}.")
+            run = f"{self.run}: " * bool(self.run)
+            self.tell(f"{run}{self._first} Episodes that failed: {self.count} of {episodes}.")
         self._first, self.count = "", 0
 
 
 class Ended(NamedTuple):
-    """What became of an episode."""
+    """The turns, pay and rows of an episode."""
 
     spoke: list[int]  # the seat of every turn
     paid: dict[tuple[int, int], float]  # by turn and seat
@@ -78,9 +80,10 @@ class AgentRollout:
         lineup.check(seats, policy_sets)
         self.game, self.policy_sets, self.lineup, self.budget = game, policy_sets, lineup, budget
         self.layouts = {name: text_layout(name, policy_sets[name], lineup, game.context) for name in policy_sets}
-        each = self.layouts.items()
-        self.row_of = {name: rows_of_seats(layout, lineup.episodes, game.agents) for name, layout in each}
-        self.wrong_rewards, self.messages = Failures(), Messages({}, 0, 0)  # what seats hear is no message
+        self.row_of = {
+            name: rows_of_seats(layout, lineup.episodes, game.agents) for name, layout in self.layouts.items()
+        }
+        self.wrong_rewards, self.messages = Failures(), Messages({}, 0, 0)  # no messages between seats
         self._engines: dict[str, Engine] = {}
 
     def max_sampled_tokens(self, policy_set: str) -> int:
@@ -101,7 +104,7 @@ class AgentRollout:
         self.wrong_rewards.report(len(ended))
         episodes = self._record(ended)
         rows = {name: self._rows(name, ended) for name in self.layouts}
-        used = {name: jnp.float32(engine.used) for name, engine in self._engines.items()}
+        used = {name: jnp.float32(engine.share_used) for name, engine in self._engines.items()}
         return jax.tree.map(jnp.asarray, Trajectory(episodes, rows, used, {name: jnp.int32(0) for name in rows}))
 
     async def _play(self, key: jax.Array) -> list[Ended]:
@@ -153,25 +156,14 @@ class AgentRollout:
             choices = await service.answer(request, name, seat, gone=lambda: over[0])
             return choices[0].message.text
 
-        episode, why = AgentEpisode(seed, game.seats, say, partial(connect, name)), ""
-        paid: Any = None
-        try:
-            result = game.play(episode)
-            if not inspect.isawaitable(result):
-                raise TypeError("play is an async function: async def play(episode).")
-            paid = await asyncio.wait_for(result, game.timeout)
-        except TimeoutError:
-            why = f"it took more than {game.timeout:g} seconds."
-        except Exception as error:  # a program is anybody's code
-            why = f"{type(error).__name__}: {error}"
+        episode = AgentEpisode(seed, game.seats, say, partial(connect, name))
+        paid, why = await self._play_program(episode)
         over[0] = True
         silent = [seat for number, seat in enumerate(game.seats) if number not in record.spoke]
-        why = why or record.refused or (f"{silent[0]} never spoke." if silent else "")
-        rewards = {}
-        try:
-            rewards = paid_by_turn(episode.rewards if why else paid, game.seats, record.spoke)
-        except (ValueError, TypeError) as error:
-            why = why or str(error)
+        why = why or (f"{silent[0]} never spoke." if silent else "")
+        rewards, wrong_pay = _read_pay(paid, game.seats, record.spoke) if not why else ({}, "")
+        if why := why or wrong_pay:
+            rewards, _ = _read_pay(episode.rewards, game.seats, record.spoke)
         if why:
             self.wrong_rewards.add(index, why if why.endswith(".") else f"{why}.")
         rows = service.close_episode(name)
@@ -179,6 +171,18 @@ class AgentRollout:
         if wrong := [at for at, reward in numbers.items() if np.isnan(reward)]:
             self.wrong_rewards.add(index, f"it pays {game.seats[wrong[0][1]]} {rewards[wrong[0]]!r}, no finite number.")
         return Ended(record.spoke, numbers, [rows[seat] for seat in game.seats], bool(why))
+
+    async def _play_program(self, episode: AgentEpisode) -> tuple[Any, str]:
+        """(the pay that the program returns, why it failed or "")."""
+        try:
+            result = self.game.play(episode)
+            if not inspect.isawaitable(result):
+                raise TypeError("play is an async function: async def play(episode).")
+            return await asyncio.wait_for(result, self.game.timeout), ""
+        except TimeoutError:
+            return None, f"it took more than {self.game.timeout:g} seconds."
+        except Exception as error:  # a program is anybody's code
+            return None, f"{type(error).__name__}: {error}"
 
     def _seat(self, service: Service, index: int, number: int, policy: str, key: Sequence[int]) -> Seat:
         engine, which = service.models[policy]
@@ -220,6 +224,14 @@ class AgentRollout:
         every = [*first, *further]
         every += [(*first[0][:3], None)] * (count - len(every))
         return record_rows(layout, every)
+
+
+def _read_pay(paid: Any, seats: Sequence[str], spoke: Sequence[int]) -> tuple[dict[tuple[int, int], Any], str]:
+    """(rewards by turn and seat, why they cannot be read or "")."""
+    try:
+        return paid_by_turn(paid, seats, spoke), ""
+    except (ValueError, TypeError) as error:
+        return {}, str(error)
 
 
 def _connector(service: Service) -> Callable[[str, str], Any]:

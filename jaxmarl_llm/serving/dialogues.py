@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from jaxmarl_llm.rollout.dialogue import strip_end, strip_start
-from jaxmarl_llm.serving.engine import Answer
+from jaxmarl_llm.serving.calls import Answer
 from jaxmarl_llm.text.tokenizers import HFTokenizer, Tokenizer, speller
 
 CALL = re.compile(r"\s*<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,58 +23,18 @@ from jaxmarl_llm.rollout import decode
 from jaxmarl_llm.rollout.policy import PLAIN, Sampling, per_row
 from jaxmarl_llm.rollout.team import PolicySet
 from jaxmarl_llm.serving import slots as arrays
-from jaxmarl_llm.text.grammar import Free, Grammar, lift
+from jaxmarl_llm.serving.calls import FREE, Answer, Call, Candidates
+from jaxmarl_llm.text.grammar import Grammar, lift
 
 LEAST = 256  # tokens that a slot has room for
 SAME = 8  # a beginning of at least so many tokens is copied from another slot
 CHUNK = 256  # the most tokens that a slot reads at a time
+SHORT = 32  # so many are read together with those of other slots
+WIDTHS = 4, 16, SHORT, 64, CHUNK  # widths of chunks that slots read together: few, for few programs
 AT_A_TIME = 8  # tokens that a slot says between two looks of the host
 PAGES = 16  # grammars that are kept
 
-FREE: Grammar = (Free(),)
-
 _prepare = jax.jit(decode.prepare, static_argnums=0)
-
-
-class Candidates(NamedTuple):
-    """The most probable tokens in place of one token of an answer, with their log-probabilities."""
-
-    tokens: tuple[int, ...]
-    logp: tuple[float, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Call:
-    """A row of tokens to continue, and how. `said` and `done` are called by `Engine.step`, in its thread.
-
-    Token i of the answer is drawn with key_for(key, *event, i). The answer has at most `budget` tokens, with the end.
-    `stop` gets the tokens so far and returns how many of them to keep, or None to go on.
-    """
-
-    tokens: Sequence[int]
-    key: Any  # uint32 [2], the data of a key
-    event: tuple[int, int, int, int]
-    budget: int
-    policy: int = 0  # the adapter; -1: the base alone
-    sampling: Sampling = PLAIN
-    grammar: Grammar = FREE
-    top: bool = False  # the answer lists the most probable tokens of every place
-    owner: Any = None  # names a row that goes on: it is looked for in the slot of its last call first
-    stop: Callable[[list[int]], int | None] | None = None
-    said: Callable[[Call, Answer], object] = lambda call, answer: None
-    done: Callable[[Call, Answer], object] = lambda call, answer: None
-    cancelled: Callable[[], bool] = lambda: False
-
-
-@dataclass(eq=False)
-class Answer:
-    """The tokens said so far, the end token included, with their log-probabilities."""
-
-    tokens: list[int] = field(default_factory=list)
-    logp: list[float] = field(default_factory=list)
-    top: list[Candidates] = field(default_factory=list)
-    finish: str = ""  # "end", "stop", "length" or "cancelled"; "": the answer goes on
-    error: str = ""  # why the engine ended it
 
 
 @dataclass(eq=False)
@@ -89,7 +49,7 @@ class _Slot:
     page: int = 0
     state: int = 0
     used: float = 0.0  # when a call last had the slot
-    owner: Any = None  # of the last call
+    owner: Any = None  # the last call's
 
     @property
     def reads(self) -> bool:
@@ -159,11 +119,11 @@ class Engine:
         return bool(self.waiting) or any(slot.call is not None for slot in self._slots)
 
     def reset_shares(self) -> None:
-        """Begins `utilisation` and `used` anew."""
+        """Begins `utilisation` and `share_used` anew."""
         self.spoken = self.places = self.needed = self.computed = 0
 
     @property
-    def used(self) -> float:
+    def share_used(self) -> float:
         """The share of the tokens computed so far that were no padding."""
         return self.needed / max(self.computed, 1)
 
@@ -212,7 +172,7 @@ class Engine:
         self._admit()
         reading = [number for number, slot in enumerate(self._slots) if slot.reads]
         if reading:
-            self._read(reading)
+            self._read_all(reading)
         speaking = [number for number, slot in enumerate(self._slots) if slot.speaks]
         if speaking:
             self._speak(speaking)
@@ -236,11 +196,11 @@ class Engine:
         """Gives the call a slot; False if another slot is about to read the beginning of its row."""
         row = list(call.tokens)
         policy = call.policy if self._adapted else 0
-        own = self._owned.get(call.owner) if call.owner is not None else None
-        if own is not None and (slot := self._slots[own]).call is None and slot.owner == call.owner:
+        last = self._owned.get(call.owner) if call.owner is not None else None
+        if last is not None and (slot := self._slots[last]).call is None and slot.owner == call.owner:
             shared = min(_common(slot.row, row), slot.read, len(row) - 1) if slot.policy == policy else 0
             if shared >= min(slot.read, len(row) - 1):
-                return self._occupy(own, call, row, policy, shared)
+                return self._occupy(last, call, row, policy, shared)
         same = [_common(slot.row, row) if slot.policy == policy else 0 for slot in self._slots]
         ready = [min(length, slot.read) for length, slot in zip(same, self._slots, strict=True)]
         best = max(range(len(same)), key=lambda number: ready[number])
@@ -290,11 +250,24 @@ class Engine:
         self._pages = arrays.pages_of([self._tables(known) for known in self._grammars])
         return self._grammars.index(grammar)
 
-    def _read(self, reading: list[int]) -> None:
-        """Lets slots read the next chunk of their rows."""
-        pending = [self._slots[number].row[self._slots[number].read :][:CHUNK] for number in reading]
+    def _read_all(self, reading: list[int]) -> None:
+        """Lets slots read the next chunk of their rows.
+
+        Long chunks are read one by one if tokens are expensive, since shorter ones would be padded to them.
+        """
+        left = {number: len(self._slots[number].row) - self._slots[number].read for number in reading}
+        alone = [number for number in reading if left[number] > SHORT and heavy(self.config)]
+        for number in alone:
+            self._read([number], _power(min(left[number], CHUNK), 2, 2 * SHORT))
+        together = [number for number in reading if number not in alone]
+        if together:
+            longest = min(max(left[number] for number in together), CHUNK)
+            self._read(together, next(width for width in WIDTHS if width >= longest))
+
+    def _read(self, reading: list[int], width: int) -> None:
+        """Lets slots read up to `width` tokens of their rows each."""
+        pending = [self._slots[number].row[self._slots[number].read :][:width] for number in reading]
         at = self._places(reading)
-        width = _power(max(map(len, pending)), 4, 16)
         tokens, n = np.zeros((len(at), width), np.int32), np.zeros(len(at), np.int32)
         where = {number: place for place, number in enumerate(at.tolist())}
         for number, part in zip(reading, pending, strict=True):

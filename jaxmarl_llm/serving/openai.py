@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from jaxmarl_llm.rollout.policy import Sampling
+from jaxmarl_llm.serving.calls import FREE
 from jaxmarl_llm.serving.dialogues import Message, ToolCall
-from jaxmarl_llm.serving.engine import FREE
 from jaxmarl_llm.serving.service import Refused, Request
 from jaxmarl_llm.serving.slots import TOP
 from jaxmarl_llm.text.grammar import Choice, Grammar
@@ -115,7 +115,7 @@ def read_completion(given: dict[str, Any]) -> Asked:
         raise _refuse("best_of", given["best_of"], "n, as every answer is given")
     budget = _whole(given, "max_tokens", 1)
     top = _whole(given, "logprobs", 0, TOP)
-    return _read_common(given, False, top, COMPLETION_BUDGET if budget is None else budget, text=prompt)
+    return _read_common(given, False, top, COMPLETION_BUDGET if budget is None else budget, plain=prompt)
 
 
 def _read_common(
@@ -125,7 +125,7 @@ def _read_common(
     budget: int | None,
     messages: tuple[Message, ...] = (),
     tools: tuple[dict, ...] = (),
-    text: str | None = None,
+    plain: str | None = None,
 ) -> Asked:
     """The fields that both kinds of requests have."""
     model = given.get("model")
@@ -139,7 +139,7 @@ def _read_common(
         messages=messages,
         model=model,
         tools=tools,
-        text=text,
+        plain=plain,
         n=_whole(given, "n", 1, MOST_ANSWERS) or 1,
         budget=budget,
         sampling=_sampling(given),

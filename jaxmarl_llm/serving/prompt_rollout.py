@@ -66,7 +66,7 @@ class PromptRollout:
                 answers[episode], texts[episode] = answer, text_of(layout.policy_set.tokenizer, answer.tokens)
             prompts = [self._prompts[name][asked[group]] for group in layout.assignments[:, 0].tolist()]
             rows[name] = self._record(layout, prompts, said)
-            used[name] = jnp.float32(self._engines[name].used)
+            used[name] = jnp.float32(self._engines[name].share_used)
         questions = [self.game.training[number] for number in asked for _ in range(size)]
         reward, problems = score(self.game, questions, texts)
         self._report(problems, len(texts))

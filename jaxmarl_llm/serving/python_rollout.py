@@ -28,7 +28,8 @@ from jaxmarl_llm.rollout.python_game import Dice, Game, WrongRewards, make_envir
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.text_rows import TextRowLayout, pad, power_of_two, seeds, text_layout
 from jaxmarl_llm.rollout.trajectory import Episodes, Rows, Trajectory
-from jaxmarl_llm.serving.engine import Answer, Call, Engine
+from jaxmarl_llm.serving.calls import Answer, Call
+from jaxmarl_llm.serving.engine import Engine
 
 # the recorded fields of a token, with their dtypes in Rows
 CELL = (
@@ -131,7 +132,7 @@ class PythonRollout:
         ends: dict[str, Any] = {"terminated": done, "truncated": ~done}
         episodes = Episodes(**batch.record, **ends, group=group, game=np.zeros_like(group))
         records = {name: _record_rows(layout, rows[name]) for name, layout in self.layouts.items()}
-        used = {name: jnp.float32(self.engines[name].used if name in self.engines else 0) for name in rows}
+        used = {name: jnp.float32(self.engines[name].share_used if name in self.engines else 0) for name in rows}
         return jax.tree.map(jnp.asarray, Trajectory(episodes, records, used, {name: jnp.int32(0) for name in rows}))
 
     def _use(self, weights: dict[str, dict]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxmarl_llm.rollout.policy import NEVER
-from jaxmarl_llm.serving.engine import Answer
+from jaxmarl_llm.serving.calls import Answer
 from jaxmarl_llm.serving.openai import Asked
 from jaxmarl_llm.serving.service import Choice, Refused
 from jaxmarl_llm.text.tokenizers import Tokenizer

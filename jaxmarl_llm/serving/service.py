@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 from jaxmarl_llm.keys import SAY
 from jaxmarl_llm.rollout.policy import PLAIN, Sampling
+from jaxmarl_llm.serving.calls import FREE, Answer, Call
 from jaxmarl_llm.serving.dialogues import Dialogues, Message, Opened, Row, read_answer, text_of
-from jaxmarl_llm.serving.engine import FREE, Answer, Call, Engine
+from jaxmarl_llm.serving.engine import Engine
 from jaxmarl_llm.text.grammar import Grammar
 from jaxmarl_llm.text.refusals import quote
 
@@ -78,7 +79,7 @@ class Request:
     messages: tuple[Message, ...]
     model: str = ""
     tools: tuple[dict, ...] = ()
-    text: str | None = None  # a plain text to continue, in place of messages
+    plain: str | None = None  # a text to continue, in place of messages
     n: int = 1
     budget: int | None = None
     sampling: Sampling | None = None
@@ -181,10 +182,10 @@ class Service:
         dialogues = self._loose[name] if taken is None else taken.dialogues
         self._check_size(request, engine)
         try:
-            if request.text is None:
+            if request.plain is None:
                 opened = dialogues.open(policy, request.messages, request.tools)
             else:
-                opened = dialogues.begin(policy, request.text)
+                opened = dialogues.begin(policy, request.plain)
         except ValueError as error:
             raise Refused(str(error)) from None
         budget = request.budget
@@ -261,7 +262,7 @@ class Service:
 
     def _check_size(self, request: Request, engine: Engine) -> None:
         """Raises Refused for more text than the context can hold, before it is encoded."""
-        texts = [*(message.full_text for message in request.messages), request.text or ""]
+        texts = [*(message.full_text for message in request.messages), request.plain or ""]
         texts += [json.dumps(tool, ensure_ascii=False) for tool in request.tools]
         size = sum(len(text.encode(errors="replace")) for text in texts)
         if size > engine.context * self._widest[id(engine)]:

@@ -26,6 +26,11 @@ class Program:
         return [(arm, seed) for arm in self.arms for seed in self.seeds]
 
     @property
+    def lane_names(self) -> list[str]:
+        """The arm and the seed of each lane, in words."""
+        return [f"{arm}, seed {seed}" for arm, seed in self.lanes]
+
+    @property
     def display_lanes(self) -> tuple[int, ...]:
         """Indices of the lanes whose games are recorded: the first seed of each arm."""
         return tuple(range(0, len(self.lanes), len(self.seeds)))

@@ -139,7 +139,7 @@ def train_program(
         start, state = resume(trainer, checkpoints, training.first_state)
         training.open_logs(stack, start)
         training.write_before(start, state)
-        with save_nonfinite(trainer, [f"{arm}, seed {seed}" for arm, seed in program.lanes], home):
+        with save_nonfinite(trainer, program.lane_names, home):
             state, done = train(
                 training.step, state, start=start, steps=program.recipe.updates, checkpoints=checkpoints,
                 every=settings.checkpoint_every, on_step=training.report, stop=stop, patience=settings.max_skipped,
@@ -194,6 +194,8 @@ class Training:
         self.ready = self.preparation.prepare(self.program)
         trainer = self.trainer = self.ready.trainer
         trainer.watch.tell = prefix_texts(self.on_text, self.program.name)
+        if len(self.program.arms) > 1:
+            trainer.watch.names = self.program.lane_names
         if trainer.on_host:
             trainer.rollout.wrong_rewards.tell = trainer.watch.tell
         return trainer

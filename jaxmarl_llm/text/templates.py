@@ -90,11 +90,12 @@ def render_chat(template: Any, chat: list[dict[str, str]], answer: bool, options
 
 
 def spaces_taken(tokenizer: tokenizers.Tokenizer) -> re.Pattern[str]:
-    """A pattern of control tokens that absorb the spaces beside them, such as Phi 3's, with these spaces."""
+    """A pattern of added tokens that absorb the spaces beside them, such as Phi 3's, with these spaces. A token of
+    spaces is not among them."""
     patterns = [
         r"\s*" * token.lstrip + re.escape(token.content) + r"\s*" * token.rstrip
         for token in tokenizer.get_added_tokens_decoder().values()
-        if token.special and (token.lstrip or token.rstrip)
+        if (token.lstrip or token.rstrip) and token.content == token.content.strip()
     ]
     return re.compile("|".join(patterns) or "(?!)")
 

@@ -108,6 +108,10 @@ class HFTokenizer:
         self._taken = spaces_taken(self._tokenizer)
         named = [token for token in self._template.all_special_tokens if token in known]
         self._tokenizer.add_special_tokens(named)  # tokenizer_config.json may name more of them
+        for t in self._tokenizer.get_added_tokens_decoder().values():
+            if not t.special and (t.lstrip or t.rstrip):  # texts of the game keep the spaces beside it
+                kept = tokenizers.AddedToken(t.content, single_word=t.single_word, normalized=t.normalized)
+                self._tokenizer.add_tokens([kept])
         names = {index: name for name, index in known.items()}
         count = max(names, default=-1) + 1
         self.vocab_size = count if vocab_size is None else vocab_size
@@ -130,13 +134,13 @@ class HFTokenizer:
 
         Raises ValueError if the tokens of a plain text then spell another text.
         """
-        tokenizer, control = self._tokenizer, next(iter(self._control), "")
+        tokenizer, control = self._tokenizer, next(iter(self._control), "")  # no letter follows: single_word
 
         def read(text: str) -> str:
             ids = tokenizer.encode(text, add_special_tokens=False).ids
             return b"".join(self.token_bytes[index] or b"" for index in ids).decode(errors="replace")
 
-        self._at_start, self._after_control = (read(f"{before}x").removesuffix("x") for before in ("", control))
+        self._at_start, self._after_control = (read(f"{before}-").removesuffix("-") for before in ("", control))
         tokenizer.encode_special_tokens = True  # spell control tokens out as text
         if isinstance(tokenizer.normalizer, normalizers.Sequence):
             parts = [tokenizer.normalizer[i] for i in range(len(tokenizer.normalizer))]
@@ -184,6 +188,8 @@ class HFTokenizer:
                 return Markers(start, first, said, ended[1:]), ended[0], stripped
             except Exception as error:
                 raised = f" It raises {type(error).__name__}: {quote(str(error))}."
+        if self._taken.pattern != "(?!)":
+            raised += " Tokens of its tokenizer.json take spaces beside them (lstrip, rstrip)."
         raise ValueError(
             f"The chat template of {directory} cannot be cut into markers: it must show rules, messages and answers "
             f"unchanged and in order, the same text before every answer, a control token after it.{raised}"
@@ -216,12 +222,12 @@ class HFTokenizer:
             piece = pieces.pop()
             encoding = self._tokenizer.encode(piece, add_special_tokens=False)
             at = zip(encoding.ids, encoding.offsets, strict=True)
-            spelled = [span for index, span in at if self.token_bytes[index] is None]
+            spelled = [span for index, span in at if span[1] - span[0] > len(self.token_bytes[index] or "")]
             if not spelled:
                 ids += encoding.ids
             elif len(piece) == 1:
                 raise ValueError(f"This tokenizer reads {piece!r} as a control token, and has no other for it.")
-            else:  # letters merged into control tokens: cut all of these after their first letter
+            else:  # letters merged into control tokens, or a byte's name into it: cut these after their first letter
                 cuts = {start + 1 for start, _ in spelled} | {start for start, end in spelled if end - start < 2}
                 ends = sorted({0, len(piece), *cuts})
                 pieces += [piece[start:end] for start, end in pairwise(ends)][::-1]
@@ -252,11 +258,12 @@ def exact_bytes(path: Path, tokenizer: tokenizers.Tokenizer, names: Sequence[str
     """
     alphabet = byte_alphabet()
     added, bpe = tokenizer.get_added_tokens_decoder(), isinstance(tokenizer.model, models.BPE)
-    sentencepiece = bpe and tokenizer.model.byte_fallback
-    if not bpe or not (sentencepiece or isinstance(tokenizer.decoder, decoders.ByteLevel)):
+    byte_level = isinstance(tokenizer.decoder, decoders.ByteLevel)
+    sentencepiece = bpe and tokenizer.model.byte_fallback and not byte_level
+    if not bpe or not (sentencepiece or byte_level):
         raise ValueError(
-            f"{path} is neither byte-level BPE nor SentencePiece's BPE with bytes to fall back to, the two kinds whose "
-            "tokens have exact bytes."
+            f"{path} is neither byte-level BPE nor SentencePiece's BPE with bytes to fall back to (byte_fallback), the "
+            "two kinds whose tokens have exact bytes."
         )
 
     def exact(index: int, name: str) -> bytes | None:
@@ -361,8 +368,7 @@ def widest(phrases: Phrases, fields: int | None = None) -> np.ndarray:
 def pieces_agree(tokenizer: Tokenizer, pieces: Sequence[str]) -> None:
     """Raises ValueError unless the pieces' tokens, concatenated, are the tokens of the joined text.
 
-    Rows are written piece by piece, and a model should read them as it reads the whole text. Pieces that are cut before
-    spaces agree. The error names the first boundary at which the two differ.
+    A model should read rows as the whole text. Pieces that are cut before spaces agree. The error names the first cut.
     """
     parts = [tokenizer.encode(piece) for piece in pieces]
     whole = tokenizer.encode("".join(pieces))

@@ -58,9 +58,19 @@ def held_out(parts: Parts) -> Callable[[dict, jax.Array], dict[str, Any]]:
     return parts.rollout.held_out
 
 
-def host_games(rollout: HostRollout, weights: Sequence[dict], keys: Sequence[jax.Array]) -> Trajectory:
-    """Games of several runs with their weights and keys, leaves [runs, ...], padded to the widest run."""
-    return together([rollout(params, key) for params, key in zip(weights, keys, strict=True)])
+def host_games(
+    rollout: HostRollout,
+    weights: Sequence[dict],
+    keys: Sequence[jax.Array],
+    names: Sequence[str] | None = None,
+) -> Trajectory:
+    """Games of several runs with their weights and keys, leaves [runs, ...], padded to the widest run. A report of
+    wrong rewards tells the run by its name, if there are `names`."""
+    played = []
+    for params, key, name in zip(weights, keys, names or [""] * len(keys), strict=True):
+        rollout.wrong_rewards.run = name
+        played.append(rollout(params, key))
+    return together(played)
 
 
 def together(trees: Sequence[Any]) -> Any:

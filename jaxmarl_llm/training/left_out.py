@@ -3,13 +3,15 @@ counted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxmarl_llm.environments.base import LARGEST
-from jaxmarl_llm.rollout.trajectory import Trajectory
+from jaxmarl_llm.rollout.trajectory import Episodes, Trajectory
 
 COUNT, FIRST = "left_out", "left_out/"
 
@@ -40,6 +42,23 @@ def leave_out(trajectory: Trajectory) -> tuple[Trajectory, dict[str, jax.Array]]
     }
     metrics = {FIRST + name: jnp.where(bad.any(), x, -1).astype(jnp.int32) for name, x in first.items()}
     return trajectory.replace(episodes=kept, rows=rows), {COUNT: out.sum(dtype=jnp.int32), **metrics}
+
+
+def are_kept(episodes: Episodes) -> jax.Array:
+    """Bool [B]: the episodes in which somebody acted, or all if nobody ever did. The others were left out."""
+    acted = episodes.acted.any((1, 2))
+    return acted | ~acted.any()
+
+
+def mean_of_kept(
+    episodes: Episodes, x: jax.Array, axis: int | None = None, then: Callable[[jax.Array], Any] = lambda mean: mean
+) -> Any:
+    """The mean of x [B, ...] over the episodes that are kept, and over all other axes; with axis=0 over these episodes
+    alone. `then` computes metrics of the mean. If none is left out, they are bit for bit those of `x.mean(axis)`: XLA
+    joins its constant count with other numbers."""
+    kept = are_kept(episodes)
+    where = kept.reshape(-1, *(1,) * (x.ndim - 1))
+    return jax.tree.map(partial(jnp.where, kept.all()), then(x.mean(axis)), then(x.mean(axis, where=where)))
 
 
 def without_places(metrics: Mapping[str, jax.Array]) -> dict[str, jax.Array]:

@@ -31,6 +31,7 @@ from jaxmarl_llm.rollout.team import PolicySet, strings
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training.estimator import Estimator
+from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.optimiser import check_optimiser
 from jaxmarl_llm.training.records import AdvantageFn, Arranged, Common, Snapshots
 from jaxmarl_llm.training.update import Optimiser, OptimiserFn
@@ -52,7 +53,7 @@ def no_state(parts: Parts, key: jax.Array) -> tuple[()]:
 def mean_return(episodes: Episodes) -> dict[str, jax.Array]:
     """Mean return over episodes and seats, with the reward's components added. Episodes without an act do not count:
     they were left out."""
-    return {"return": _mean(episodes, episodes.reward.sum((1, 3)))}
+    return {"return": mean_of_kept(episodes, episodes.reward.sum((1, 3)))}
 
 
 def component_returns(episodes: Episodes, /, **components: int) -> dict[str, jax.Array]:
@@ -67,18 +68,12 @@ def measure_totals(episodes: Episodes, /, **measures: int) -> dict[str, jax.Arra
     return _means(episodes, episodes.measured, measures, "measures")
 
 
-def _mean(episodes: Episodes, of_seats: jax.Array) -> jax.Array:
-    """The mean of [B, A] over the episodes in which somebody acted, or over all if nobody ever did."""
-    acted = episodes.acted.any((1, 2))
-    return of_seats.mean(where=(acted | ~acted.any())[:, None])
-
-
 def _means(episodes: Episodes, given: jax.Array | None, columns: dict[str, int], kind: str) -> dict[str, jax.Array]:
     count = 0 if given is None else given.shape[-1]
     for name, i in columns.items():
         if not 0 <= i < count:  # JAX would clamp the index
             raise ValueError(f"{name} is at index {i}, and the game has {count} {kind}, from 0 on.")
-    return {} if given is None else {name: _mean(episodes, given[..., i].sum(1)) for name, i in columns.items()}
+    return {} if given is None else {name: mean_of_kept(episodes, given[..., i].sum(1)) for name, i in columns.items()}
 
 
 def always(hparams: Hparams, state: Any, key: jax.Array, number: jax.Array, *, deal: Any) -> Arranged:

@@ -105,7 +105,7 @@ class Trainer:
         self.seeds = tuple(seeds)
         self.keys = jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))
         tokens = begin.tokens_of(self.parts) if self.tiny and not self.on_host else 0
-        self.watch = Watch(None if self.on_host else recipe.game, len(seeds), max_skipped)
+        self.watch = Watch(None if self.on_host else recipe.game, [f"seed {seed}" for seed in seeds], max_skipped)
         # The cores that share the runs of an update; between updates a state lies on the first device.
         shared = tokens * len(seeds) * recipe.updates >= SHARED and self.mesh.size == 1 and not rollout_mesh
         self.cores = sharding.cores(len(seeds)) if shared else ()
@@ -223,7 +223,8 @@ class Trainer:
         """Games in plain Python for some or all runs."""
         runs = range(len(self.keys)) if runs is None else runs
         keys = [key_for(self.keys[i], purpose, *number) for i in runs]
-        return host_games(self.rollout, [self.weights(state, i) for i in runs], keys)
+        names = [self.watch.names[i] for i in runs] if len(self.keys) > 1 else None
+        return host_games(self.rollout, [self.weights(state, i) for i in runs], keys, names)
 
     def _play_ahead(self, state: Run, number: int) -> Trajectory:
         """The games of an update, played on the rollout mesh with the present weights."""

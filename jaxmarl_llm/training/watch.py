@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -35,19 +35,20 @@ class Watch:
     """Names the game that paid a reward that is not finite, and ends a training whose updates are skipped in a row.
 
     Metrics are read after the next update is dispatched, so that no device waits. `tell` receives at most ten
-    sentences, one for each turn, seat and action. Without a `game` it receives none, since a rollout on the host
-    reports by itself. After `max_skipped` skipped updates in a row (0: never) it raises NonFiniteError.
+    sentences, one for each turn, seat and action. Each tells the run by its name in `names`, if there are several; of
+    runs with the same reward it tells one. Without a `game` it receives none, since a rollout on the host reports by
+    itself. After `max_skipped` skipped updates in a row (0: never) it raises NonFiniteError.
     """
 
-    def __init__(self, game: Any, runs: int, max_skipped: int):
-        self.game, self.runs, self.max_skipped = game, runs, max_skipped
+    def __init__(self, game: Any, names: Sequence[str], max_skipped: int):
+        self.game, self.names, self.max_skipped = game, names, max_skipped
         self.tell: Callable[[str], object] = warnings.warn
         self.begin()
 
     def begin(self) -> None:
         """Resets the state for another training."""
         self._late: tuple[int, dict[str, Any]] | None = None
-        self._streak = np.zeros(self.runs, int)
+        self._streak = np.zeros(len(self.names), int)
         self._known: set[tuple[Any, ...]] = set()
 
     def __call__(self, number: int, metrics: Mapping[str, Any], state: Any) -> None:
@@ -68,7 +69,7 @@ class Watch:
     def _look(self, number: int, prefix: str, host: Mapping[str, np.ndarray]) -> None:
         """Reports rewards of a game; with several games, `prefix` is the game's in the names of metrics."""
         places = {name: host[f"{prefix}{FIRST}{name}"] for name in ("episode", "turn", "seat", "speaker", "action")}
-        for run in np.flatnonzero(places["turn"] >= 0):
+        for run in np.flatnonzero(places["turn"] >= 0).tolist():
             first = {name: int(x[run]) for name, x in places.items()}
             known = prefix, *(first[name] for name in ("turn", "seat", "speaker", "action"))
             if known in self._known or len(self._known) == MOST:
@@ -79,9 +80,10 @@ class Watch:
             subject = "it" if first["speaker"] == first["seat"] else f"seat {first['speaker']}"
             count = int(host[f"{prefix}{COUNT}"][run])
             effect = f"left out: {count}" if count else "all of them, so the update is skipped"
+            of_run = f" of {self.names[run]}" if len(self.names) > 1 else ""
             self.tell(
-                f"Update {number + 1}: {game} paid seat {first['seat']} what is not finite, or beyond 1e30, in turn "
-                f"{first['turn']} of episode {first['episode']}, after {subject} said {said} "
+                f"Update {number + 1}{of_run}: {game} paid seat {first['seat']} what is not finite, or beyond 1e30, in "
+                f"turn {first['turn']} of episode {first['episode']}, after {subject} said {said} "
                 f"(episodes with such rewards: {effect})."
             )
 

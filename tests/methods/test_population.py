@@ -75,7 +75,7 @@ def test_every_place_is_as_likely():
 
 def test_a_seats_score_is_its_mean_return():
     reward = jnp.arange(24.0).reshape(2, 3, 2, 2)
-    found = seat_scores(SimpleNamespace(reward=reward))
+    found = seat_scores(SimpleNamespace(reward=reward, acted=jnp.ones((2, 3, 2), bool)))
     by_seat = np.asarray(reward).sum((1, 3)).mean(0)
     assert [float(found["score/seat_0"]), float(found["score/seat_1"])] == by_seat.tolist()
     assert float(found["return"]) == by_seat.mean()

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from jaxmarl_llm.serving.calls import Answer
 from jaxmarl_llm.serving.dialogues import Dialogues, Message, ToolCall, pieces, read_answer, text_of
-from jaxmarl_llm.serving.engine import Answer
 from tests.support.serving import tokenizer_of
 
 ASK = (Message("system", "Be brief."), Message("user", "hello"))

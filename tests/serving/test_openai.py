@@ -8,8 +8,8 @@ import pytest
 
 from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.serving import openai
+from jaxmarl_llm.serving.calls import FREE
 from jaxmarl_llm.serving.dialogues import Message, ToolCall
-from jaxmarl_llm.serving.engine import FREE
 from jaxmarl_llm.serving.openai import read_chat, read_completion, read_json
 from jaxmarl_llm.serving.service import Refused
 from jaxmarl_llm.text.grammar import Choice
@@ -60,7 +60,7 @@ def test_messages_are_read():
 
 def test_a_completion_is_read():
     asked = read_completion({"model": "m", "prompt": ["once"], "logprobs": 0, "best_of": 1})
-    assert (asked.request.text, asked.request.budget, asked.logprobs, asked.chat) == ("once", 16, 0, False)
+    assert (asked.request.plain, asked.request.budget, asked.logprobs, asked.chat) == ("once", 16, 0, False)
     for fields in ({"prompt": ["a", "b"]}, {"prompt": [1, 2]}, {"prompt": ""}, {}, {"prompt": "a", "best_of": 2}):
         with pytest.raises(Refused, match=r"^(prompt|best_of): possible is"):
             read_completion({"model": "m", **fields})

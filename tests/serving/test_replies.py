@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from jaxmarl_llm.serving.calls import Answer, Candidates
 from jaxmarl_llm.serving.dialogues import Message, read_answer
-from jaxmarl_llm.serving.engine import Answer, Candidates
 from jaxmarl_llm.serving.openai import Asked
 from jaxmarl_llm.serving.replies import Writer, error, finish, ready
 from jaxmarl_llm.serving.service import Choice, Refused, Request

@@ -1,8 +1,13 @@
-"""Programs of a study: which arms share one, and which begin alike."""
+"""Programs of a study: which arms share one, which begin alike, and how their lanes are named."""
+
+from types import SimpleNamespace
+
+import pytest
 
 from experiments.rewards.search_self_play import CO_TRAINED
 from experiments.rewards.search_self_play import STUDY as SSP
-from jaxmarl_llm.studies.lanes import programs
+from jaxmarl_llm.studies.lanes import Program, programs
+from jaxmarl_llm.studies.program import Training
 from jaxmarl_llm.training.warm_start import warm_start_of
 
 
@@ -13,3 +18,13 @@ def test_which_arms_of_a_study_share_one():
     begins = {name: warm_start_of(arm) for name, arm in arms.items()}
     assert begins["frozen"] == begins["co_trained"] == warm_start_of(CO_TRAINED)
     assert begins["uniform"] != begins["co_trained"] != begins["no_gate"]  # another seat, another game
+
+
+@pytest.mark.parametrize("arms", [("one",), ("one", "two")])
+def test_a_warning_names_the_seed_and_of_several_arms_the_arm(tmp_path, arms):
+    program = Program({arm: CO_TRAINED for arm in arms}, (7, 568406), alone=False)
+    watch = SimpleNamespace(names=["seed 7", "seed 568406"])
+    ready = SimpleNamespace(trainer=SimpleNamespace(watch=watch, on_host=False))
+    Training(None, tmp_path, program, print, print, print, SimpleNamespace(prepare=lambda program: ready)).prepare()
+    of_arms = [f"{arm}, seed {seed}" for arm in arms for seed in (7, 568406)]
+    assert watch.names == (of_arms if len(arms) > 1 else ["seed 7", "seed 568406"])

@@ -22,7 +22,8 @@ from jaxmarl_llm.rollout.policy import PLAIN, Sampling, Scorer
 from jaxmarl_llm.rollout.team import PolicySet
 from jaxmarl_llm.rollout.trajectory import Rows, gather_sampled
 from jaxmarl_llm.serving.app import create
-from jaxmarl_llm.serving.engine import FREE, Call, Engine
+from jaxmarl_llm.serving.calls import FREE, Call
+from jaxmarl_llm.serving.engine import Engine
 from jaxmarl_llm.serving.service import Served, Service, running
 from jaxmarl_llm.text.grammar import Grammar, lift
 from jaxmarl_llm.text.tokenizers import HFTokenizer, Tokenizer

@@ -233,6 +233,19 @@ def test_a_reward_that_is_no_finite_number_names_its_game_and_its_episode_is_lef
     assert all((own.loss_mask.any(1) == ~bad[own.episode]).all() for own in kept.rows.values())
 
 
+def test_of_several_seeds_each_that_pays_wrongly_is_named(untrained):
+    one, state = untrained
+    game = dataclasses.replace(RECIPE.game, make=type("PaysWrongly", (PaysWrongly,), {"value": float("nan")}))
+    recipe = dataclasses.replace(RECIPE, game=game)
+    trainer = Trainer(recipe, [recipe.all_hparams] * 2, [7, 568406])
+    trainer.weights = lambda state, run: one.weights(state, 0)
+    trainer.rollout.wrong_rewards.tell = (told := []).append
+    wrong = np.isnan(trainer.play(state).episodes.reward).any((1, 2, 3, 4))
+    seeds = [seed for seed, bad in zip(trainer.seeds, wrong, strict=True) if bad]
+    assert 568406 in seeds
+    assert [text.split(" paid ")[0] for text in told] == [f"In a game of seed {n}, PaysWrongly" for n in seeds]
+
+
 @pytest.mark.parametrize(
     "value", [1, True, 0.5, np.float32(0.5), np.ones(()), jnp.ones(()), Fraction(1, 2), Decimal("1.5"), -1e30], ids=repr
 )

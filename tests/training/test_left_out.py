@@ -5,6 +5,7 @@ The long case compiles two games; the short ones name an episode of one game.
 
 import dataclasses
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from jaxmarl_llm.methods.several_games import together
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import step
 from jaxmarl_llm.training.estimator import estimator
-from jaxmarl_llm.training.left_out import leave_out
+from jaxmarl_llm.training.left_out import leave_out, mean_of_kept
 from jaxmarl_llm.training.recipe import Recipe, component_returns, mean_return
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.training.watch import NonFiniteError
@@ -72,6 +73,21 @@ def test_an_episode_that_pays_what_is_not_finite_is_left_out_and_named():
     assert not any("left_out/" in name for name in history[0])
 
 
+def test_of_several_seeds_the_one_that_paid_is_named():
+    def told_by(trainer):
+        trainer.watch.tell = (told := []).append
+        places = {"episode": 5, "turn": 1, "seat": 0, "speaker": 1, "action": 1}
+        metrics = {f"left_out/{name}": np.array([*[-1] * (runs - 1), place]) for name, place in places.items()}
+        metrics |= {"left_out": np.array([0] * (runs - 1) + [2]), "skipped": np.zeros(runs, int)}
+        for number in range(3):
+            trainer.watch(number, metrics, None)
+        return told
+
+    for runs, words in ((3, "Update 1 of seed 568406: SixTurns paid seat 0"), (1, "Update 1: SixTurns paid seat 0")):
+        (sentence,) = told_by(Trainer(ONE, [ONE.all_hparams] * runs, [9, 0, 568406][-runs:]))
+        assert sentence.startswith(words) and "turn 1 of episode 5, after seat 1 said 'B'" in sentence
+
+
 def test_the_mean_return_is_that_of_the_other_episodes():
     trainer = trainer_of(RECIPE.game, ONE)
     run = jax.tree.map(lambda x: x[0], trainer.init())
@@ -85,6 +101,21 @@ def test_the_mean_return_is_that_of_the_other_episodes():
     paid = np.asarray(played.episodes.reward[..., 0].sum(1))
     np.testing.assert_allclose(component_returns(kept.episodes, paid=0)["paid"], paid[~bad].mean(), rtol=1e-6)
     np.testing.assert_allclose(mean_return(played.episodes)["return"], returns.mean(), rtol=1e-6)
+
+
+def test_a_mean_without_an_episode_left_out_is_the_plain_one_bit_for_bit():
+    """XLA multiplies by the rounded inverse of a constant count, and divides by any other count."""
+    drawn = np.random.default_rng(0).normal(size=(50, 12, 3)).astype(np.float32)
+    acted = jnp.ones((12, 1, 1), bool)
+
+    @jax.jit
+    def both(x):
+        episodes = SimpleNamespace(acted=acted & (x[:, :1, None] < jnp.inf))
+        return mean_of_kept(episodes, x), x.mean(), mean_of_kept(episodes, x, axis=0), x.mean(0)
+
+    ours, plain, ours_by_seat, plain_by_seat = zip(*map(both, drawn), strict=True)
+    np.testing.assert_array_equal(ours, plain)
+    np.testing.assert_array_equal(ours_by_seat, plain_by_seat)
 
 
 def test_the_other_episodes_teach_what_they_teach_without_it():

@@ -1,7 +1,7 @@
 """Agent programs: an async function that speaks with policies, through OpenAI clients or in plain calls, as a game.
 
-The program decides who is asked what, in which order, and what is paid. What policies read and say is recorded token by
-token, so every loss and estimator applies.
+The program decides who is asked, in which order, and what is paid. Every token that policies read and say is recorded,
+so all losses and estimators apply.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class AgentEpisode:
         self._say, self._client, self._clients = say, client, dict[str, Any]()
 
     async def say(self, seat: str, messages: Sequence[Mapping[str, Any]] | str, **settings: Any) -> str:
-        """What the seat's policy answers to messages as OpenAI's, or to one message of a user.
+        """The answer of the seat's policy to messages like OpenAI's, or to one message of a user.
 
         `settings` are `max_tokens` and `stop`. It is `client(seat)` without the client's cost, a millisecond or two.
         """
@@ -59,8 +59,8 @@ class AgentProgram(HostGame):
     Answers have at most `Recipe.budget` tokens. Many episodes play at once, `at_once` at most, and their answers are
     computed together in `slots` slots of at most `context` tokens.
 
-    An exception, `timeout` seconds, a request that cannot be answered or a seat that never spoke ends an episode as
-    truncated, with reward 0 or `episode.rewards`. It is counted, and the others go on.
+    An exception (a request that cannot be answered raises one), `timeout` seconds or a seat that never spoke ends an
+    episode as truncated, with reward 0 or `episode.rewards`. It is counted, and the others go on.
     """
 
     play: Play
@@ -107,7 +107,7 @@ def paid_by_turn(paid: Any, seats: Sequence[str], spoke: Sequence[int]) -> dict[
         if isinstance(reward, Sequence) and not isinstance(reward, str):
             if len(reward) != len(turns):
                 raise ValueError(f"It pays {name} {len(reward)} rewards for {len(turns)} answers.")
-            result |= {(turn, seat): one for turn, one in zip(turns, reward, strict=True)}
+            result |= {(turn, seat): number for turn, number in zip(turns, reward, strict=True)}
         elif turns:
             result[turns[-1], seat] = reward
     return result

@@ -61,7 +61,7 @@ def test_finer_gifts_find_what_calculus_says():
 def test_what_a_seat_gave_is_what_it_did_in_its_turn():
     action = jnp.array([[[2, 0, 0], [0, 1, 0], [0, 0, 3]], [[0, 0, 0], [0, 3, 0], [0, 0, 1]]])
     reward = jnp.ones((2, 3, 3, 4))
-    fields = dict.fromkeys(("acted", "legal", "valid", "role", "told", "group", "game", "terminated", "truncated"))
-    found = study.measure(Episodes(action=action, reward=reward, **fields))
+    fields = dict.fromkeys(("legal", "valid", "role", "told", "group", "game", "terminated", "truncated"))
+    found = study.measure(Episodes(action=action, reward=reward, acted=jnp.ones((2, 3, 3), bool), **fields))
     assert [float(found[name]) for name in study.POSITIONS] == [1.0, 2.0, 2.0]
     assert float(found["quality"]) == 5 and float(found["welfare"]) == 36

@@ -76,9 +76,13 @@ def test_what_a_policy_said_against_loops():
                 seats["first label"].append("AB"[move if group % 2 == 0 else 1 - move] == "A")
                 seats["foresight"].append(game[2 * t, seat] == game[2 * t + 1, 1 - seat])
     wanted = {name: np.mean(x) for name, x in seats.items()}
-    episodes = SimpleNamespace(action=jnp.asarray(turns), group=jnp.arange(study.GROUPS).repeat(GAMES))
+    episodes = SimpleNamespace(
+        action=jnp.asarray(turns), group=jnp.arange(study.GROUPS).repeat(GAMES), acted=jnp.ones(turns.shape, bool)
+    )
     assert {name: float(x) for name, x in study.measure(episodes).items()} == pytest.approx(wanted)
-    alone = study.measure(SimpleNamespace(action=jnp.asarray(turns[:, 1::2]), group=episodes.group))
+    alone = study.measure(
+        SimpleNamespace(action=jnp.asarray(turns[:, 1::2]), group=episodes.group, acted=episodes.acted)
+    )
     assert {name: float(x) for name, x in alone.items()} == pytest.approx({k: wanted[k] for k in study.OF_TEXT[:2]})
 
 

@@ -17,7 +17,11 @@ def episodes():
     for g, k in np.ndindex(2, n):
         action[g, 2 * k, 0], action[g, 2 * k + 1, 1 + k] = level[g, k], opened[g, k]
     reward = draw.normal(size=(2, 2 * n, n + 1, 3))
-    return level, opened, SimpleNamespace(action=jnp.asarray(action), reward=jnp.asarray(reward))
+    return (
+        level,
+        opened,
+        SimpleNamespace(action=jnp.asarray(action), reward=jnp.asarray(reward), acted=jnp.ones(action.shape, bool)),
+    )
 
 
 def test_what_was_bought_and_opened():

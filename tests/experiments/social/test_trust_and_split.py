@@ -81,6 +81,7 @@ def test_who_won_is_read_from_the_points(claims, winner):
     class Episodes:
         reward = jnp.zeros((1, 3, 2, 1)).at[0, 2, :, 0].set(points)
         action = jnp.zeros((1, 3, 2), int).at[0, 2].set(np.array(claims))
+        acted = jnp.ones((1, 3, 2), bool)
 
     found = split(Episodes, game=dataclasses.replace(GAME, rounds=1))
     assert found["claim of the winner"] == claims[winner] and found["claim of the loser"] == claims[1 - winner]
