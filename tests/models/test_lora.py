@@ -1,3 +1,8 @@
+"""Low-rank adapters: rows with policies of their own, merged and apart, against single products.
+
+The long cases compile a model once for each assignment of policies.
+"""
+
 from functools import partial
 from unittest import mock
 
