@@ -277,20 +277,25 @@ def interval(values: Interval) -> str:
     return number(mean) if np.isnan(low) or low == high else f"{number(mean)} [{number(low)}, {number(high)}]"
 
 
+def unit_of(game: Any) -> str:
+    """The plural that a game's only component is called, else points."""
+    plural = len(game.components) == 1 and game.components[0].endswith("s")
+    return game.components[0] if plural else "points"
+
+
 def sentence(match: Match, result: dict[str, Any]) -> str:
     """The result in one sentence."""
     first, second = match.names
-    unit = match.game.components[0] if len(match.game.components) == 1 else "points"
+    unit = unit_of(match.game)
     over = f"{result['games']} games, {'both' if match.game.agents == 2 else 'all'} seats"
     mean, low, high = result["difference"]
     if first == second:
         second = "itself"
     if mean == low == high == 0:
         return f"{first} and {second} earn the same, {interval(result['first']['points'])} {unit} a game over {over}."
-    size = interval((abs(mean), *sorted((abs(low), abs(high)))) if low * high > 0 else (mean, low, high))
-    if low * high <= 0 or np.isnan(low):
-        return f"{first} earns {size} {unit} a game more than {second} over {over}: no clear difference."
-    return f"{first} earns {size} {unit} a game {'more' if mean > 0 else 'less'} than {second} over {over}."
+    size = interval((mean, low, high) if mean > 0 else (-mean, -high, -low))
+    clear = "" if low * high > 0 else ": no clear difference"
+    return f"{first} earns {size} {unit} a game {'more' if mean > 0 else 'less'} than {second} over {over}{clear}."
 
 
 def table(match: Match, result: dict[str, Any], known: dict[str, Any] | None) -> Table:
@@ -300,7 +305,7 @@ def table(match: Match, result: dict[str, Any], known: dict[str, Any] | None) ->
     for title in ("a game", *(f"{name} ({which})" for name, which in zip(match.names, ("A", "B"), strict=True))):
         rows.add_column(clean(title), overflow="fold")
     both = result["first"], result["second"]
-    unit = match.game.components[0] if len(match.game.components) == 1 else "points"
+    unit = unit_of(match.game)
     put = lambda title, cells: rows.add_row(clean(title), *cells)
     put(f"{unit} [95%]", [interval(x["points"]) for x in both])
     if known:

@@ -78,7 +78,8 @@ def load_policy(
             raise ValueError(f"{path} {why}: name the model, and give --adapter.")
         source, adapter = base, path
     model = load(str(source))
-    symbols = model.directory / SYMBOLS
+    home = Path(source)
+    symbols = (home if (home / SYMBOLS).is_file() else model.directory) / SYMBOLS
     if symbols.is_file():
         symbol_table = read_json(symbols)
         tokenizer: Tokenizer = SymbolTokenizer(symbol_table["symbols"], symbol_table["heard"], symbol_table["ends"])
@@ -130,7 +131,8 @@ def load_players(
         if game is not None:
             check_texts(game, policy, sources[name])
         together.setdefault(id(policy.model.params) if policy.adapter else name, []).append(name)
-    policy_sets, weights = {}, {}
+    policy_sets: dict[str, PolicySet] = {}
+    weights: dict[str, dict] = {}
     for names in together.values():
         policy, adapters = policies[names[0]], [policies[name].adapter for name in names]
         pairs = [adapter for adapter in adapters if adapter is not None]
