@@ -143,6 +143,8 @@ def study_of(options: Options) -> Entry:
 def run(options: Options, stop: threading.Event, console: Console) -> bool:
     """Trains and evaluates; False if a signal stopped it."""
     settings = options.run
+    if settings.study != "prompts":
+        raise ValueError(f"The word {settings.study!r} belongs to no option: questions are --data FILE.")
     if settings.frozen:
         raise ValueError("These questions have no frozen table: leave out --frozen.")
     if settings.out == Path():
@@ -168,7 +170,8 @@ def compare(settings: Settings, study: Study) -> str:
     first, last = (np.nanmean(values, 0) for values in (before, after))
     difference, low, high = paired_interval(last, first)
     return (
-        f"Held-out return, mean of {len(game.testing)} questions with {game.answers} answers each: "
+        f"Held-out return, mean of {len(game.testing)} questions with {game.answers} answers each"
+        f"{f', {settings.seeds} seeds' if settings.seeds > 1 else ''}: "
         f"{np.nanmean(first):.2f} before training, {np.nanmean(last):.2f} after; difference {difference:+.2f}, "
         f"95% interval over questions {low:+.2f} to {high:+.2f}."
     )
@@ -178,8 +181,8 @@ def command(package: str, arguments: Sequence[str]) -> None:
     """The command `prompts` of a package of studies."""
     options = tyro.cli(
         Options,
-        args=["prompts", *arguments],
-        prog=f"python -m {package}",
-        description=__doc__,
+        args=list(arguments),
+        prog=f"python -m {package} prompts",
+        description="\n\n".join(part for part in str(__doc__).split("\n\n") if not part.startswith("python")),
     )
     execute(lambda stop, console: run(options, stop, console))

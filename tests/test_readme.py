@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tyro
 
+from experiments import prompts
 from jaxmarl_llm import play
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.environments import REGISTRY
@@ -25,6 +26,7 @@ OPTIONS = {
     "dialogues": dialogues.Options,
     "freeze": frozen.Options,
     "publish": publish.Options,
+    "prompts": prompts.Options,
 }
 TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/howto").glob("*.md"))]
 

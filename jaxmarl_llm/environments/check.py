@@ -28,8 +28,8 @@ def check_object(game: Any) -> None:
     missing = [part for part in ("agents", "scripts", "reset", "step") if not hasattr(game, part)]
     if isinstance(game, HostGame):
         raise ValueError(
-            "A PythonGame has no phrases and compiles to nothing: it plays as Recipe.game and unwrapped, by pretrained "
-            "models, or with Recipe.tokenizer=lambda game: SymbolTokenizer([*string.printable], ends=True)."
+            f"A {type(game).__name__} has no phrases and compiles to nothing: it plays as Recipe.game and unwrapped, "
+            f"by pretrained models, or with Recipe.tokenizer={game.spelled_by}."
         )
     if isinstance(game, str):
         registry = sys.modules[__package__].REGISTRY  # an import would make every game a source of every study

@@ -79,6 +79,7 @@ def test_the_study_holds_out_questions_and_evaluates_models_too(data):
     [
         ({"data": Path("nowhere.jsonl")}, "There is no file nowhere.jsonl."),
         ({"run": Settings("prompts", frozen=True)}, "These questions have no frozen table"),
+        ({"run": Settings("mars")}, "The word 'mars' belongs to no option"),
         ({"reward": ("number",)}, "The reward 'number' raised ValueError: the field 'answer' holds no number: 'a'"),
         ({"budget": 600}, "with an answer of 600 the context of 512 has room for none"),
     ],

@@ -136,6 +136,8 @@ def test_other_estimators_losses_and_adapters_take_a_step(changes):
 def test_a_recipe_that_cannot_work_is_refused():
     with pytest.raises(ValueError, match="cannot have past selves"):
         trainer_of(dataclasses.replace(RECIPE, seats=(("me",), ("initial/me",))))
+    with pytest.raises(ValueError, match=r"plays as Recipe.game .* with Recipe.tokenizer=letters, which is in"):
+        trainer_of(dataclasses.replace(RECIPE, tokenizer=Recipe.tokenizer))
     with pytest.raises(ValueError, match="No question is held out"):
         held_out(trainer_of(dataclasses.replace(RECIPE, game=Prompts(GAME.data, Exact()))).parts)
     other = dataclasses.replace(RECIPE, game=PythonGame(object, 1))

@@ -136,6 +136,8 @@ class Prompts(HostGame):
     question. Raises ValueError for data or rewards that cannot work.
     """
 
+    spelled_by = "letters, which is in environments.bridges.prompts"
+
     data: Data = field(repr=False)
     reward: Reward | Mapping[str, Reward]
     system: str = ""

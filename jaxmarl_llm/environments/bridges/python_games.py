@@ -44,6 +44,7 @@ class HostGame:
 
     components = ("reward",)
     actions = 1
+    spelled_by = "lambda game: SymbolTokenizer([*string.printable], ends=True)"  # a tokenizer that an error proposes
 
 
 @dataclass(frozen=True, eq=False)
