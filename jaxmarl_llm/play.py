@@ -31,11 +31,11 @@ from jaxmarl_llm.keys import SAY, SCRIPT, key_for
 from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.rollout import decode, dialogue
 from jaxmarl_llm.rollout.policy import PLAIN, allowed
-from jaxmarl_llm.rollout.policy_files import load_policy
-from jaxmarl_llm.rollout.team import strings
+from jaxmarl_llm.rollout.policy_files import budgets as answer_budgets
+from jaxmarl_llm.rollout.policy_files import check_texts, load_policy
 from jaxmarl_llm.text.console import lasting
-from jaxmarl_llm.text.grammar import UNREACHABLE, Free, lift
-from jaxmarl_llm.text.tokenizers import SymbolTokenizer, speller
+from jaxmarl_llm.text.grammar import Free, lift
+from jaxmarl_llm.text.tokenizers import speller
 from jaxmarl_llm.text.visible import visible
 
 Player = Callable[[Any, "Table", int], tuple[int, str]]  # (state, table, seat) -> (action, its free words)
@@ -86,19 +86,17 @@ def load_player(game: Any, source: str, adapter: Path | None, words: int) -> Pla
 
     Raises ValueError if the model cannot be loaded, or if its tokenizer lacks a token.
     """
-    (config, params, _), tokenizer, adapted = load_policy(source, adapter)
-    if isinstance(tokenizer, SymbolTokenizer) and not set(strings(game)) <= set(tokenizer.strings):
-        raise ValueError(f"{source} is a tiny policy of another game: it has no tokens for the texts of this one.")
-    tables = lift(game.grammars, tokenizer.token_bytes, tokenizer.end)
-    shortest = np.where(tables.distance[tables.start] < UNREACHABLE, tables.distance[tables.start], 0).max(1)
-    free = [any(isinstance(part, Free) for part in parts) for parts in game.grammars]
-    budgets = np.maximum(shortest + np.where(free, words, 0), 1)  # by grammar; an empty answer takes no token
+    policy = load_policy(source, adapter)
+    check_texts(game, policy, source)
+    (config, params, _), tokenizer, adapted = policy
+    tables, budgets = lift(game.grammars, tokenizer.token_bytes, tokenizer.end), answer_budgets(game, tokenizer, words)
     budget, room = int(budgets.max()), config.max_position_embeddings
     if budget >= room:
         raise ValueError(f"Messages of {words} tokens are too long for a model that reads {room}: give fewer words.")
     joined = lora.concatenate((adapted[1],), (adapted[0],)) if adapted else None
     prepared = jax.jit(partial(decoder.prepare, config, merged=True))(params, joined)
-    encode = speller(tokenizer) if any(free) else tokenizer.encode
+    free = any(isinstance(part, Free) for parts in game.grammars for part in parts)
+    encode = speller(tokenizer) if free else tokenizer.encode
     answers_of: WeakKeyDictionary[Table, dict[int, list[list[int]]]] = WeakKeyDictionary()
     # {game: {seat: the sampled tokens of its answers so far}}
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import json
+import os
 import shlex
 import socket
 import sys
@@ -28,8 +29,9 @@ from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rollout.policy_files import ADAPTER, load_policy
 from jaxmarl_llm.rollout.team import PolicySet
 from jaxmarl_llm.serving.dialogues import Dialogues, Message
-from jaxmarl_llm.serving.engine import Engine
+from jaxmarl_llm.serving.engine import CHUNK, Engine
 from jaxmarl_llm.serving.service import Served, Service
+from jaxmarl_llm.serving.slots import cache_bytes
 from jaxmarl_llm.text.console import lasting
 from jaxmarl_llm.text.refusals import read_json
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
@@ -136,8 +138,7 @@ def load(settings: Settings) -> dict[str, Served]:
     for name, source in whole.items():
         policy = load_policy(source)
         policy_set = PolicySet(policy.tokenizer, (name,), policy.model.config)
-        engine = Engine(policy_set, {"params": policy.model.params}, settings.slots, settings.context)
-        served[name] = Served(engine)
+        served[name] = Served(_engine(settings, policy_set, {"params": policy.model.params}))
     for base, group in adapted.items():
         engine = _load_adapters(settings, base, group)
         served[_name_of(base)] = Served(engine, -1)
@@ -157,7 +158,24 @@ def _load_adapters(settings: Settings, base: str, group: Mapping[str, Path]) -> 
         names.append("")
     loras, adapters = zip(*pairs, strict=True)
     policy_set = PolicySet(policy.tokenizer, tuple(names), config, loras)
-    return Engine(policy_set, {"params": params, "adapters": adapters}, settings.slots, settings.context)
+    return _engine(settings, policy_set, {"params": params, "adapters": adapters})
+
+
+def _engine(settings: Settings, policy_set: PolicySet, weights: dict) -> Engine:
+    """An engine of the settings. Raises ValueError for caches that the memory of this computer cannot hold."""
+    config = policy_set.config
+    assert config is not None  # a saved policy has a model
+    context = settings.context or config.max_position_embeddings
+    need, memory = (
+        cache_bytes(config, settings.slots, context, CHUNK),
+        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    )
+    if jax.default_backend() == "cpu" and need > memory:
+        raise ValueError(
+            f"{settings.slots} slots of {context} tokens have caches of up to {need / 1e9:.1f} GB, and this computer "
+            f"has {memory / 1e9:.1f} GB: give a smaller --context, or fewer --slots."
+        )
+    return Engine(policy_set, weights, settings.slots, settings.context)
 
 
 def example(served: Mapping[str, Served], address: str, key: bool) -> str:
@@ -199,8 +217,13 @@ def main(settings: Settings) -> None:
         port = listener.getsockname()[1]
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
         address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        contexts = sorted({policy.engine.context for policy in served.values()})
-        print(f"{', '.join(served)}: {settings.slots} slots of up to {' or '.join(map(str, contexts))} tokens")
+        engines = list({id(policy.engine): policy.engine for policy in served.values()}.values())
+        contexts = sorted({engine.context for engine in engines})
+        caches = sum(cache_bytes(engine.config, settings.slots, engine.context, CHUNK) for engine in engines)
+        print(
+            f"{', '.join(served)}: {settings.slots} slots of up to {' or '.join(map(str, contexts))} tokens, ", end=""
+        )
+        print(f"with caches of up to {caches / 1e9:.2g} GB,")
         print(f"at {address}/v1 for clients of OpenAI's protocol, for example\n")
         print(example(served, address, settings.api_key is not None), flush=True)
         server(Service(served), settings.api_key, listener)

@@ -4,6 +4,7 @@ The long case compiles every snippet of a page; the short ones read the pages.
 """
 
 import importlib
+import importlib.util
 import os
 import re
 import subprocess
@@ -125,6 +126,26 @@ def test_the_snippets_on_debugging_run_from_top_to_bottom(tmp_path, monkeypatch,
         exec(snippet, names)
     assert (tmp_path / "runs/debug/games.html").exists() and "(4, 3, 2, 1)" in capsys.readouterr().out
     assert np.isfinite(names["losses"]["learner"].value) and names["batch"].token.shape == (8, 2)
+
+
+@pytest.mark.long
+def test_the_snippets_on_agent_programs_run_from_top_to_bottom(tmp_path, monkeypatch, capsys):
+    """Each part needs its package. The taskset of verifiers is a file."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    text, names = (DOCS / "howto/agent_program.md").read_text(), {}
+    for part, package in zip(text.split("\n## ")[1:4], ("openai", "verifiers", "mcp.server.mcpserver"), strict=True):
+        if importlib.util.find_spec(package.partition(".")[0]) is None or importlib.util.find_spec(package) is None:
+            continue
+        for snippet in re.findall(r"```python\n(.*?)```", part, re.DOTALL):
+            if "__all__" in snippet:
+                (tmp_path / "repeat_digits.py").write_text(snippet)
+            elif "fragile" in snippet:
+                with pytest.warns(UserWarning, match="ZeroDivisionError: .* Episodes that failed: "):
+                    exec(snippet, names)
+            else:
+                exec(snippet, names)
+    assert len(capsys.readouterr().out.splitlines()) >= 5
 
 
 def test_the_guide_names_the_budget_of_the_tests():

@@ -34,8 +34,10 @@ ROOMS: dict[str, set[str]] = {
     "planning": {"devices", "text", "models", "rollout", "training", "runs", "studies"},
     "play": {"keys", "devices", "text", "environments", "models", "rollout"},
     "serve": {"devices", "text", "models", "rollout", "serving"},
+    "match": {"keys", "devices", "text", "environments", "models", "rollout", "training", "evaluation", "view"},
 }
-TERMINAL = ("jaxmarl_llm/studies/", "jaxmarl_llm/planning/plan.py", "jaxmarl_llm/play.py", "jaxmarl_llm/serve.py")
+COMMANDS = tuple(f"jaxmarl_llm/{name}.py" for name in ("planning/plan", "play", "serve", "match"))
+TERMINAL = ("jaxmarl_llm/studies/", *COMMANDS)
 
 
 def imports(tree: ast.Module) -> set[str]:
@@ -101,7 +103,6 @@ MOST_FILES = 20
 # parts of rooms that only one study, notebook or how-to uses: none is added
 FEW_USERS = {
     "evaluation.fingerprints",
-    "evaluation.matches",
     "evaluation.search",
     "rl.rewards.rubrics",
     "rl.rewards.welfare",

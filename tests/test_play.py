@@ -177,6 +177,7 @@ needs_smollm2 = pytest.mark.skipif(
 
 
 @needs_smollm2
+@pytest.mark.long
 def test_a_model_takes_a_seat(play, monkeypatch):
     """The real tokenizer and weights, but one layer of thirty, which are compiled one by one."""
     load = loading.load

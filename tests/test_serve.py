@@ -119,6 +119,7 @@ def test_sources_that_cannot_be_served_are_one_sentence(files, tmp_path):
         (Settings(str(files / "base"), adapters=(f"a={home / 'seat_0'}",) * 2), "Two adapters are called 'a'"),
         (Settings(str(files / "base"), adapters=(f"base={home / 'seat_0'}",)), "are called 'base'"),
         (Settings(str(files / "base"), context=10**6), "context is from 2 tokens to the"),
+        (Settings(str(files / "base"), slots=2**30), "slots of 64 tokens have caches of up to 65970.7 GB"),
     ):
         with pytest.raises(ValueError, match=says):
             serve.load(settings)
@@ -142,7 +143,10 @@ def test_the_printed_command_is_answered(files):
         try:
             assert server.stdout is not None
             told = [server.stdout.readline() for _ in range(4)]
-            assert re.match(r"ablation/none/learner, rloo/learner: 16 slots of up to \d+ tokens\n", told[0])
+            assert re.match(
+                r"ablation/none/learner, rloo/learner: 16 slots of up to \d+ tokens, with caches of up to \S+ GB,\n",
+                told[0],
+            )
             asked = [told[3], told[3].replace('-H "Authorization: Bearer $API_KEY"', "")]
             run = lambda line: subprocess.run(
                 line, shell=True, capture_output=True, env={**os.environ, "API_KEY": "secret"}

@@ -1,15 +1,21 @@
-"""Saved policies, for `play --against` and other programs: PEFT adapters, or whole models with their symbols."""
+"""Saved policies, for `play`, `match` and other programs: PEFT adapters, or whole models with their symbols."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from jaxmarl_llm.models import loading, peft_files
 from jaxmarl_llm.models.lora import Adapter, Lora
 from jaxmarl_llm.models.safetensors_files import write_json
-from jaxmarl_llm.rollout.team import PolicySet
+from jaxmarl_llm.rollout.policy import PLAIN, Sampling
+from jaxmarl_llm.rollout.team import PolicySet, strings
+from jaxmarl_llm.text.grammar import UNREACHABLE, Free, lift
 from jaxmarl_llm.text.refusals import read_json
 from jaxmarl_llm.text.tokenizers import HFTokenizer, SymbolTokenizer, Tokenizer
 
@@ -57,10 +63,12 @@ def save_policy(directory: Path, policy_set: PolicySet, policy: int, weights: An
             raise
 
 
-def load_policy(source: str | Path, adapter: Path | None = None) -> Policy:
+def load_policy(
+    source: str | Path, adapter: Path | None = None, load: Callable[[str], loading.Loaded] = loading.load
+) -> Policy:
     """A policy that `save_policy` wrote, or a model as `loading.load` takes it, with a PEFT `adapter` on it.
 
-    Raises ValueError for a source that cannot be loaded.
+    `load` reads the model. Raises ValueError for a source that cannot be loaded.
     """
     path = Path(source)
     if (path / ADAPTER).is_file():
@@ -69,8 +77,9 @@ def load_policy(source: str | Path, adapter: Path | None = None) -> Policy:
             why = "is an adapter itself" if adapter is not None else "does not name the model that it belongs to"
             raise ValueError(f"{path} {why}: name the model, and give --adapter.")
         source, adapter = base, path
-    model = loading.load(source)
-    symbols = model.directory / SYMBOLS
+    model = load(str(source))
+    home = Path(source)
+    symbols = (home if (home / SYMBOLS).is_file() else model.directory) / SYMBOLS
     if symbols.is_file():
         symbol_table = read_json(symbols)
         tokenizer: Tokenizer = SymbolTokenizer(symbol_table["symbols"], symbol_table["heard"], symbol_table["ends"])
@@ -81,3 +90,55 @@ def load_policy(source: str | Path, adapter: Path | None = None) -> Policy:
         config, params, loaded = peft_files.load_on(adapter, model.config, model.params)
         model = model._replace(config=config, params=params)
     return Policy(model, tokenizer, loaded)
+
+
+def check_texts(game: Any, policy: Policy, source: str) -> None:
+    """Raises ValueError if a tiny policy lacks tokens for texts of a game."""
+    tokenizer = policy.tokenizer
+    if isinstance(tokenizer, SymbolTokenizer) and not set(strings(game)) <= set(tokenizer.strings):
+        raise ValueError(f"{source} is a tiny policy of another game: it has no tokens for the texts of this one.")
+
+
+def budgets(game: Any, tokenizer: Tokenizer, words: int) -> np.ndarray:
+    """The tokens that each grammar of a game needs, int [grammars]: its longest shortest answer, plus `words` tokens if
+    it has free text.
+
+    Raises ValueError if the tokenizer lacks a token.
+    """
+    tables = lift(game.grammars, tokenizer.token_bytes, tokenizer.end)
+    shortest = np.where(tables.distance[tables.start] < UNREACHABLE, tables.distance[tables.start], 0).max(1)
+    free = [any(isinstance(part, Free) for part in parts) for parts in game.grammars]
+    return np.maximum(shortest + np.where(free, words, 0), 1)  # an empty answer takes no token
+
+
+def load_players(
+    sources: Mapping[str, str],
+    game: Any = None,
+    load: Callable[[str], loading.Loaded] = loading.load,
+    sampling: Sampling = PLAIN,
+) -> tuple[dict[str, PolicySet], dict[str, dict]]:
+    """(policy sets, their weights as a rollout takes them) of policies {name: source}, as `load_policy` takes them.
+
+    A set is called by its first policy. Adapters on the same base are one set, and each base is read once.
+
+    Raises ValueError for a source that cannot be loaded, and for a tiny policy of another game than `game`, if one is
+    given.
+    """
+    load = cache(load)
+    policies = {name: load_policy(source, load=load) for name, source in sources.items()}
+    together: dict[Any, list[str]] = {}
+    for name, policy in policies.items():
+        if game is not None:
+            check_texts(game, policy, sources[name])
+        together.setdefault(id(policy.model.params) if policy.adapter else name, []).append(name)
+    policy_sets: dict[str, PolicySet] = {}
+    weights: dict[str, dict] = {}
+    for names in together.values():
+        policy, adapters = policies[names[0]], [policies[name].adapter for name in names]
+        pairs = [adapter for adapter in adapters if adapter is not None]
+        loras = tuple(lora for lora, _ in pairs) or None
+        policy_sets[names[0]] = PolicySet(policy.tokenizer, tuple(names), policy.model.config, loras, sampling)
+        weights[names[0]] = {"params": policy.model.params}
+        if pairs:
+            weights[names[0]]["adapters"] = tuple(adapter for _, adapter in pairs)
+    return policy_sets, weights

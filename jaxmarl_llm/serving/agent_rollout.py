@@ -41,19 +41,23 @@ class Failures:
     def __init__(self) -> None:
         self.tell: Callable[[str], object] = warnings.warn
         self.run = ""  # the name of the run, if there are several
-        self._batches, self._first, self.count = 0, "", 0
+        self._batches, self.count = 0, 0
+        self._sentences: dict[int, str] = {}  # by episode
 
     def add(self, episode: int, why: str) -> None:
         self.count += 1
-        self._first = self._first or f"Episode {episode} failed: {why}"
+        self._sentences[episode] = why
 
     def report(self, episodes: int) -> None:
         """Reports the failures of the batch that ends here."""
         if self.count and self._batches < self.MOST:
             self._batches += 1
             run = f"{self.run}: " * bool(self.run)
-            self.tell(f"{run}{self._first} Episodes that failed: {self.count} of {episodes}.")
-        self._first, self.count = "", 0
+            first = min(self._sentences)
+            why = f"Episode {first} failed: {self._sentences[first]}"
+            self.tell(f"{run}{why} Episodes that failed: {self.count} of {episodes}.")
+        self.count = 0
+        self._sentences.clear()
 
 
 class Ended(NamedTuple):

@@ -191,6 +191,11 @@ def pieces(tokenizer: Tokenizer, roles: tuple[str, ...], tools: str = "[]") -> l
     return _KNOWN[key]
 
 
+def is_known(tokenizer: Tokenizer, messages: Sequence[Message], tools: Sequence[dict]) -> bool:
+    """True if `pieces` knows such a dialogue, so that no template is rendered for it."""
+    return (tokenizer, tuple(message.role for message in messages), json.dumps(list(tools), sort_keys=True)) in _KNOWN
+
+
 def _render_pieces(tokenizer: Any, roles: tuple[str, ...], tools: list[dict]) -> list[Any]:
     """The pieces of a chat template."""
     marks = [f"Text {number} & 'text'" for number in range(len(roles))]

@@ -368,7 +368,7 @@ class Engine:
                 slot.row, slot.read = [], 0
         need = max(slot.read for slot in self._slots) + more
         if need > self._arrays.capacity:
-            self._arrays = arrays.widen(self._arrays, _power(need, 2))
+            self._arrays = arrays.widen(self._arrays, min(_power(need, 2), self.context + CHUNK))
 
 
 def _columns(settings: Sequence[Sampling]) -> Any:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from jaxmarl_llm.keys import SAY
 from jaxmarl_llm.rollout.policy import PLAIN, Sampling
 from jaxmarl_llm.serving.calls import FREE, Answer, Call
-from jaxmarl_llm.serving.dialogues import Dialogues, Message, Opened, Row, read_answer, text_of
+from jaxmarl_llm.serving.dialogues import Dialogues, Message, Opened, Row, is_known, read_answer, text_of
 from jaxmarl_llm.serving.engine import Engine
 from jaxmarl_llm.text.grammar import Grammar
 from jaxmarl_llm.text.refusals import quote
@@ -182,10 +182,13 @@ class Service:
         dialogues = self._loose[name] if taken is None else taken.dialogues
         self._check_size(request, engine)
         try:
-            if request.plain is None:
-                opened = dialogues.open(policy, request.messages, request.tools)
-            else:
+            if request.plain is not None:
                 opened = dialogues.begin(policy, request.plain)
+            elif is_known(engine.tokenizer, request.messages, request.tools):
+                opened = dialogues.open(policy, request.messages, request.tools)
+            else:  # a template is rendered with a limit on the memory of the process: not beside a run of the engine
+                begin = partial(dialogues.open, policy, request.messages, request.tools)
+                opened = await asyncio.get_running_loop().run_in_executor(self._thread, begin)
         except ValueError as error:
             raise Refused(str(error)) from None
         budget = request.budget

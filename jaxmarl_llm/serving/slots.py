@@ -85,6 +85,12 @@ def empty(config: Config, slots: int, capacity: int) -> Slots:
     return Slots(cache.keys, cache.values, jnp.zeros((slots, config.hidden_size), config.dtypes.compute))
 
 
+def cache_bytes(config: Config, slots: int, context: int, spare: int) -> int:
+    """The bytes that caches take when a dialogue has filled its context; `spare` tokens are for a chunk past it."""
+    token = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    return slots * (context + spare) * token * np.dtype(config.dtypes.cache).itemsize
+
+
 def widen(slots: Slots, capacity: int) -> Slots:
     """The slots with room for at least `capacity` tokens each."""
     extra = max(capacity - slots.capacity, 0)

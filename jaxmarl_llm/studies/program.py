@@ -20,7 +20,7 @@ import numpy as np
 from jaxmarl_llm.devices import distributed, sharding
 from jaxmarl_llm.keys import EVALUATE, key_for
 from jaxmarl_llm.rollout.policy_files import save_policy
-from jaxmarl_llm.runs.checkpoint import Checkpoints
+from jaxmarl_llm.runs.checkpoint import Checkpoints, digests, seal
 from jaxmarl_llm.runs.log import RunLog
 from jaxmarl_llm.runs.loop import resume, train
 from jaxmarl_llm.runs.nonfinite import save_nonfinite
@@ -154,12 +154,15 @@ def train_program(
 
 
 def identity(settings: Settings, program: Program) -> dict[str, Any]:
-    """The settings in a checkpoint of the program; a run with other settings cannot continue from it."""
+    """The settings in a checkpoint of the program; a run with other settings, or with other files of its frozen
+    policies, cannot continue from it."""
+    frozen = program.recipe.frozen
     return {
         "arms": describe(program.arms),
         "seeds": list(program.seeds),
         "models": describe(select_models(settings, program.recipe)),
         "rollout_mesh": bool(settings.rollout_mesh),
+        **({"frozen": {name: seal(digests(Path(home))) for name, home in frozen.items()}} if frozen else {}),
     }
 
 

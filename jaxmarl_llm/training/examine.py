@@ -11,15 +11,16 @@ from flax import struct
 
 from jaxmarl_llm.devices import scopes
 from jaxmarl_llm.keys import DEAL, batch_keys
+from jaxmarl_llm.models import lora
 from jaxmarl_llm.models.decoder import Prompts
 from jaxmarl_llm.rl.losses import Hparams
 from jaxmarl_llm.rollout.dialogue import prompt_pieces
+from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.trajectory import SampledTokens, Trajectory, gather_sampled
 from jaxmarl_llm.text.tokenizers import Tokenizer
 from jaxmarl_llm.training import past, step
 from jaxmarl_llm.training.recipe import Parts
 from jaxmarl_llm.training.records import Arranged
-from jaxmarl_llm.training.scoring import scoring_weights
 
 MOST = 8  # alternatives kept per token
 
@@ -61,18 +62,34 @@ def examine(
         trajectory, groups = step.play(parts, weights, key, arranged), jnp.arange(recipe.groups, dtype=jnp.int32)
         deal = () if arranged.deal is None else (arranged.deal,)
         start, _ = jax.vmap(recipe.game.reset)(batch_keys(key, DEAL, groups), groups, *deal)
-        told = jax.vmap(recipe.game.prompt)(start)  # phrases [groups, A, K']
-        for name, layout in parts.rollout.layouts.items():
-            group, seat, _ = layout.assignments.T
-            _, *pieces = prompt_pieces(layout, told[group, seat])
-            rules[name] = sum((n for _, n in pieces), jnp.zeros(len(group), jnp.int32))
+        rules = rules_told(parts.rollout, jax.vmap(recipe.game.prompt)(start))
+    return Examined(trajectory, start, rules, look(parts.rollout, step.rollout_weights(parts, weights), trajectory))
+
+
+def rules_told(rollout: Rollout, told: jax.Array) -> dict[str, jax.Array]:
+    """By policy set, int32 [O]: the number of a prompt's tokens that are rules, from the phrases int32 [groups, A, K]
+    that the game's `prompt` gives."""
+    rules = {}
+    for name, layout in rollout.layouts.items():
+        group, seat, _ = layout.assignments.T
+        _, *pieces = prompt_pieces(layout, told[group, seat])
+        rules[name] = sum((n for _, n in pieces), jnp.zeros(len(group), jnp.int32))
+    return rules
+
+
+def look(rollout: Any, weights: dict[str, dict], trajectory: Trajectory) -> dict[str, Look]:
+    """By policy set, the distributions behind the sampled tokens of games; `weights` are a rollout's."""
     looks = {}
     for name, rows in trajectory.rows.items():
-        sampled = gather_sampled(rows, trajectory.episodes.legal, parts.rollout.max_sampled_tokens(name))
-        params, joined, which = scoring_weights(parts, weights, name, rows)
+        layout, given = rollout.layouts[name], weights[name]
+        policy_set = layout.policy_set
+        sampled = gather_sampled(rows, trajectory.episodes.legal, rollout.max_sampled_tokens(name))
+        joined = lora.concatenate(given["adapters"], policy_set.loras) if policy_set.lora else None
+        which = rows.policy if len(policy_set.policies) > 1 else None
+        scorer = policy_set.scorer(layout.tables)
         with jax.named_scope(scopes.SCORING):
-            looks[name] = Look(sampled, *parts.scorer(name).alternatives(params, rows, sampled, MOST, joined, which))
-    return Examined(trajectory, start, rules, looks)
+            looks[name] = Look(sampled, *scorer.alternatives(given["params"], rows, sampled, MOST, joined, which))
+    return looks
 
 
 def rules_in_text(prompts: Prompts, tokenizer: Tokenizer) -> jax.Array:

@@ -40,6 +40,8 @@ SNAPSHOT, INITIAL, AVERAGE = "snapshot", "initial", "average"
 """Prefixes of the names of past selves. Player snapshot/NAME has a learner's weights of an earlier update, initial/NAME
 its weights before training. Player average/NAME has their exponential average (hparam `average`: the share of the old
 value). With a single learner the prefix alone is a name."""
+FROZEN = "policy"
+"""Prefix of frozen policies: player policy/DIRECTORY is a saved policy, never trained; also a key of `Parts.base`."""
 Schedule = Callable[[int], Any]  # the number of an update -> the value of an hparam in it
 DEFAULT_HPARAMS = {"learning_rate": 1e-3, "entropy": 0.01, "value": 0.5, "clip_low": 0.2, "clip_high": 0.2}
 """The hparam "learning_rate/NAME" gives one policy its own rate."""
@@ -86,7 +88,7 @@ class Recipe:
     game: Any
     seats: tuple[tuple[str, ...], ...]
     """Line-ups, cycled over groups: group g uses seats[g % len(seats)]. Every player in them is trained, except
-    scripted players of the game and past selves of a learner (`SNAPSHOT`)."""
+    scripted players of the game, past selves of a learner (`SNAPSHOT`) and saved policies (`FROZEN`)."""
     advantage: AdvantageFn | None = None
     """None if `step` needs no estimator, or if games are only read or imitated."""
     loss: losses.LossFn = losses.ppo
@@ -281,14 +283,23 @@ class Recipe:
 
     @property
     def learners(self) -> tuple[str, ...]:
-        names = dict.fromkeys(name for seats in self.seats for name in seats)
-        return tuple(name for name in names if name not in self.game.scripts and not is_past(name))
+        others = {*self.game.scripts, *self.frozen}
+        return tuple(name for name in self._players if name not in others and not is_past(name))
+
+    @property
+    def _players(self) -> dict[str, None]:
+        return dict.fromkeys(name for seats in self.seats for name in seats)
+
+    @property
+    def frozen(self) -> dict[str, str]:
+        """{name: directory} of the frozen policies in the line-ups."""
+        split = {name: name.partition("/") for name in self._players}
+        return {name: directory for name, (kind, _, directory) in split.items() if kind == FROZEN and directory}
 
     @property
     def past(self) -> dict[str, tuple[str, str]]:
         """{name: (kind, learner)} of the past selves in the line-ups, with kind SNAPSHOT, INITIAL or AVERAGE."""
-        names = dict.fromkeys(name for seats in self.seats for name in seats if is_past(name))
-        split = {name: name.partition("/") for name in names}
+        split = {name: name.partition("/") for name in self._players if is_past(name)}
         only = self.learners[0] if len(self.learners) == 1 else ""
         return {name: (kind, learner or only) for name, (kind, _, learner) in split.items()}
 
@@ -299,7 +310,7 @@ class Parts:
 
     recipe: Recipe
     policy_sets: dict[str, PolicySet]
-    base: dict[str, dict]  # by policy set: the weights that pretrained models start from
+    base: dict[str, dict]  # by policy set: weights that pretrained models start from; at FROZEN: see `frozen`
     rollout: Any  # a Rollout, or a PythonRollout for a game in plain Python
     optimiser: Optimiser
     ahead: bool = False  # the weights that play differ from the weights that learn
@@ -307,6 +318,11 @@ class Parts:
     @property
     def learners(self) -> tuple[str, ...]:
         return self.recipe.learners
+
+    @property
+    def frozen(self) -> dict[str, Any]:
+        """Weights of the frozen policies by name, {"policy": tree} each."""
+        return self.base.get(FROZEN, {})
 
     @property
     def policy_set_of(self) -> dict[str, str]:

@@ -30,6 +30,7 @@ def score_policies(
     """(scores of a policy set's sampled tokens, each row under its own policy; {policy: mask of its tokens, bool
     [R, M]})."""
     policy_set, (params, joined, which) = parts.policy_sets[name], scoring_weights(parts, weights, name, rows)
+    weights = parts.frozen | weights
     heads = [weights[policy]["value"] for policy in policy_set.policies if "value" in weights[policy]]
     head = jax.tree.map(lambda *x: jnp.stack(x)[rows.policy], *heads) if which is not None and heads else None
     scores = parts.scorer(name)(params, rows, sampled, joined, which, head or next(iter(heads), None))
@@ -97,7 +98,7 @@ def resample(
 
 def scoring_weights(parts: Parts, weights: Weights, name: str, rows: Rows) -> tuple[dict, Any, jax.Array | None]:
     """(parameters, adapters or None, index of each row's adapter [R] or None) for scoring a policy set."""
-    policy_set = parts.policy_sets[name]
+    policy_set, weights = parts.policy_sets[name], parts.frozen | weights
     trees = [weights[policy]["policy"] for policy in policy_set.policies]
     joined = lora.concatenate(trees, policy_set.loras) if policy_set.lora else None
     return parts.base[name] if policy_set.lora else trees[0], joined, rows.policy if len(trees) > 1 else None
@@ -107,9 +108,12 @@ def reference(
     parts: Parts, initial: Weights, rows: dict[str, Rows], sampled: dict[str, SampledTokens]
 ) -> dict[str, jax.Array]:
     """{policy set: log-probabilities of sampled tokens under the reference, float32 [R, M]}. The reference is the
-    policies before training, `initial`; for a policy set without these it is the base without adapters."""
+    policies before training, `initial`; for a policy set without these it is the base without adapters. Sets of frozen
+    policies alone have none."""
     result = {}
     for name in rows:
+        if set(parts.policy_sets[name].policies) <= set(parts.frozen):
+            continue
         learner = {
             policy: parts.recipe.past.get(policy, ("", policy))[1] for policy in parts.policy_sets[name].policies
         }

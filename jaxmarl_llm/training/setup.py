@@ -22,6 +22,7 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Trajectory
 from jaxmarl_llm.text.tokenizers import HFTokenizer
+from jaxmarl_llm.training.frozen import seat_frozen
 from jaxmarl_llm.training.host_games import host_rollout
 from jaxmarl_llm.training.optimiser import check_steps
 from jaxmarl_llm.training.recipe import Parts, Recipe
@@ -88,6 +89,9 @@ def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Ca
             base[policy or source] = sharding.place(params, mesh) if source == TINY_BASE else params
     if base and isinstance(recipe.warm_start, Recipe | Common):
         raise ValueError("Only tiny policies begin where another recipe ended, or as copies of one that imitates.")
+    first = chosen[recipe.learners[0]] if recipe.learners else Model()
+    dtypes = Dtypes(first.dtype, first.dtype, first.dtype)
+    seat_frozen(recipe, policy_sets, base, load, dtypes, mesh, compiled=not on_host)
     seats = recipe.seats * (recipe.groups // len(recipe.seats))
     lineup = Lineup(seats, recipe.group_size)
     rollout: Any
@@ -146,7 +150,9 @@ def rollout_of(parts: Parts, recipe: Recipe) -> Rollout:
     """The rollout of another recipe's games with the models of `parts`."""
     lineup = Lineup(recipe.seats * (recipe.groups // len(recipe.seats)), recipe.group_size)
     sets = {
-        name: players for name, players in parts.policy_sets.items() if set(players.policies) & set(recipe.learners)
+        name: players
+        for name, players in parts.policy_sets.items()
+        if set(players.policies) & {*recipe.learners, *recipe.frozen}
     }
     return Rollout(recipe.game, sets, lineup, recipe.budget)
 

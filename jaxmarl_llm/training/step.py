@@ -184,8 +184,9 @@ def arrange(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: ja
 
 
 def rollout_weights(parts: Parts, weights: Weights) -> dict[str, dict]:
-    """Weights by policy in the form of a rollout: by policy set, {"params": tree, "adapters": (tree, ...)}."""
-    result = {}
+    """Weights by policy in the form of a rollout: by policy set, {"params": tree, "adapters": (tree, ...)}. Those of
+    frozen policies are added."""
+    result, weights = {}, parts.frozen | weights
     for name, policy_set in parts.policy_sets.items():
         trees = tuple(weights[policy]["policy"] for policy in policy_set.policies)
         result[name] = {"params": parts.base[name], "adapters": trees} if policy_set.lora else {"params": trees[0]}
@@ -217,7 +218,7 @@ def make_experience(
     players that do not learn. Episodes with rewards that are not finite are left out.
     """
     trajectory, left_out = leave_out(trajectory)
-    episodes, weights = trajectory.episodes, run.learners.weights | (frozen or {})
+    episodes, weights = trajectory.episodes, parts.frozen | run.learners.weights | (frozen or {})
     sampled = {
         name: gather_sampled(rows, episodes.legal, parts.rollout.max_sampled_tokens(name))
         for name, rows in trajectory.rows.items()
@@ -226,7 +227,8 @@ def make_experience(
     batch, turns, agents = episodes.acted.shape
     turn_value = jnp.zeros((batch, turns, agents))
     for name, rows in trajectory.rows.items():
-        wanted = ("value",) * parts.recipe.critic + ("logp",) * scored_again(parts, name)  # every policy has a head
+        valued = parts.recipe.critic and not set(parts.policy_sets[name].policies) <= set(parts.frozen)
+        wanted = ("value",) * valued + ("logp",) * scored_again(parts, name)
         if not wanted:
             continue
 

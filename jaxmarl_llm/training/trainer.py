@@ -87,7 +87,8 @@ class Trainer:
         self.parts = setup(recipe, models, self.mesh, load)
         self.recipe, self.policy_sets, self.rollout = recipe, self.parts.policy_sets, self.parts.rollout
         self.learners, self.base = self.parts.learners, self.parts.base
-        self.tiny, self.small = not self.base, small(self.policy_sets)
+        self.tiny = not {*self.base} & {*self.parts.learner_sets}  # no learner starts from a model
+        self.small = small(self.policy_sets)
         self.rollout_mesh: tuple[Any, dict] | None = None  # the mesh that plays, and the bases on it
         self.on_host = isinstance(recipe.game, HostGame)
         if self.on_host and (rollout_mesh or jax.process_count() > 1):
@@ -108,6 +109,7 @@ class Trainer:
         self.watch = Watch(None if self.on_host else recipe.game, [f"seed {seed}" for seed in seeds], max_skipped)
         # The cores that share the runs of an update; between updates a state lies on the first device.
         shared = tokens * len(seeds) * recipe.updates >= SHARED and self.mesh.size == 1 and not rollout_mesh
+        shared = shared and self.small  # each core has its copy of frozen policies
         self.cores = sharding.cores(len(seeds)) if shared else ()
         half = any(members.config is not None and members.config.dtypes.half for members in self.policy_sets.values())
         self._hparams = by_run(recipe, hparams)
@@ -115,6 +117,11 @@ class Trainer:
         self.programs = Programs(self.functions, compiling.Kind(self.small, tokens >= LONG, half))
         self._split = jax.jit(partial(sharding.split_runs, count=max(1, len(self.cores))))
         self._join = jax.jit(sharding.join_runs)
+
+    @cached_property
+    def _bases(self) -> list[dict]:
+        """The weights of frozen policies on each of the cores that share the runs."""
+        return [jax.device_put(self.base, core) for core in self.cores]
 
     @cached_property
     def _tiny_shape(self) -> dict:
@@ -181,15 +188,16 @@ class Trainer:
     def lower_update(self, core: jax.sharding.Sharding | None = None) -> Any:
         """The lowered program of an update, or of one core's part of it. It exists only if games are played in that
         program."""
-        given = self.keys, self.hparams_at(0)
+        given, base = (self.keys, self.hparams_at(0)), self.base
         with sharding.use(self.mesh):
             state = self.abstract()
             if core is not None:
                 given, runs = self._split(given)[0], len(self.keys) // len(self.cores)
+                base = self._bases[self.cores.index(core)]
                 state = jax.tree.map(
                     lambda x: jax.ShapeDtypeStruct((runs, *x.shape[1:]), x.dtype, sharding=core), state
                 )
-            return self.programs.update.lower(self.base, *given, state, jnp.int32(0))
+            return self.programs.update.lower(base, *given, state, jnp.int32(0))
 
     def update(self, state: Any, number: int) -> tuple[Any, Metrics]:
         """Makes update `number` of every run. Returns the new state and metrics [runs]; the old state is donated.
@@ -208,9 +216,10 @@ class Trainer:
         if self.rollout_mesh is None:
             if not self.cores:
                 return self.programs.update(self.base, self.keys, hparams, state, at)
-            parts = zip(self._split((self.keys, hparams)), self._split(state), self.cores, strict=True)
+            split = self._split((self.keys, hparams)), self._split(state), self.cores, self._bases
             results = [
-                self.programs.update(self.base, *given, jax.device_put(part, core), at) for given, part, core in parts
+                self.programs.update(base, *given, jax.device_put(part, core), at)
+                for given, part, core, base in zip(*split, strict=True)
             ]
             return self._join(jax.device_put(results, self.mesh.devices.item()))
         following = self._play_ahead(state.run, number + 1)

@@ -136,7 +136,7 @@ def imitation_update(
     taught = {
         name: lessons(recipe, policy_set, policy_set.policies, recipe.groups, recipe.group_size)
         for name, policy_set in parts.policy_sets.items()
-        if name in parts.base
+        if name in parts.base and name in parts.learner_sets
     }
     deal = common_deal(recipe, key)
     drawn = {name: lesson.draw(event, deal) for name, lesson in taught.items()}
@@ -150,7 +150,7 @@ def imitation_update(
         for name, (rows, sampled, taken) in batches.items():
             policy_set = parts.policy_sets[name]
             for i, policy in enumerate(policy_set.policies):
-                if policy not in weights:  # a past self
+                if policy not in weights:  # a past self or a frozen policy
                     continue
                 tree = weights[policy]["policy"]
                 adapters = lora.concatenate((tree,), (policy_set.loras[i],)) if policy_set.lora else None

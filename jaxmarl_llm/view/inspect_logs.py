@@ -89,7 +89,9 @@ def log_of(games: Sequence[Game], moment: str) -> dict[str, Any]:
 def _sample(game: Game, number: int) -> dict[str, Any]:
     """A seat of a game as a sample."""
     seat = game["seats"][number]
-    answers, messages, heard = iter(seat["answers"]), [], []
+    answers = iter(seat["answers"])
+    messages: list[dict[str, Any]] = []
+    heard: list[dict[str, Any]] = []
     output: dict[str, Any] = {"model": seat["policy"], "choices": []}
     for message, turn in zip(seat["messages"], seat["turns"], strict=True):
         about: dict[str, Any] = {"turn": turn}
@@ -132,7 +134,7 @@ def _mean(policy: str, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if sample["metadata"]["policy"] == policy and "reward" in sample["scores"]
     ]
     mean = sum(paid) / len(paid) if paid else 0.0
-    metrics = {"mean": {"name": "mean", "value": mean, "params": {}}}
+    metrics: dict[str, Any] = {"mean": {"name": "mean", "value": mean, "params": {}}}
     return {"name": policy, "scorer": "reward", "scored_samples": len(paid), "params": {}, "metrics": metrics}
 
 

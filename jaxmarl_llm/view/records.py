@@ -29,6 +29,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,8 @@ def recorder(trainer: Trainer) -> Callable[[Any, Mapping[int, Mapping[str, Any]]
         for i, (run, about) in enumerate(runs.items()):
             examined = jax.tree.map(lambda x, i=i: x[i], batch)
             values = exact and exact(trainer.weights(state, run), examined, shown)
-            games.append([game_of(trainer, examined, episode, about, values or {}) for episode in range(shown)])
+            record_game = partial(game_of, trainer.recipe.game, trainer.rollout, examined, about=about)
+            games.append([record_game(episode, values=values or {}) for episode in range(shown)])
         return games
 
     return record
@@ -87,21 +89,24 @@ def save_games(trainer: Trainer, state: Any, out: str | Path, update: int = 0, c
     return page.write(file.parent, file.parent)[0]
 
 
-def game_of(trainer: Trainer, examined: Examined, episode: int, about: Mapping[str, Any], values: Values) -> Game:
-    """The record of one game of one run; `values` is {(episode, seat, turn): the field of this name}."""
-    episodes, (group, member) = examined.trajectory.episodes, divmod(episode, trainer.recipe.group_size)
+def game_of(
+    game: Any, rollout: Any, examined: Examined, episode: int, about: Mapping[str, Any], values: Values
+) -> Game:
+    """The record of one game of one run, played by `rollout`; `values` is {(episode, seat, turn): the field of this
+    name}."""
+    episodes, (group, member) = examined.trajectory.episodes, divmod(episode, rollout.lineup.group_size)
     seats: list[Game] = []
-    for seat, policy in enumerate(trainer.rollout.lineup.seats[group]):
+    for seat, policy in enumerate(rollout.lineup.seats[group]):
         paid = episodes.reward[episode, :, seat]
-        reward = {name: plain(x) for name, x in zip(trainer.recipe.game.components, paid.sum(0), strict=True)}
+        reward = {name: plain(x) for name, x in zip(game.components, paid.sum(0), strict=True)}
         seats.append({"policy": policy, "reward": plain(paid.sum()), "components": reward})
         if episodes.measured is not None:
-            facts = zip(Extras(trainer.recipe.game).measures, episodes.measured[episode, :, seat].sum(0), strict=True)
+            facts = zip(Extras(game).measures, episodes.measured[episode, :, seat].sum(0), strict=True)
             seats[-1]["measured"] = {name: plain(x) for name, x in facts}
         seats[-1] |= {"messages": [], "turns": [], "answers": []}
-        for name, rows in trainer.rollout.row_of.items():
+        for name, rows in rollout.row_of.items():
             if (row := rows[episode, seat]) >= 0:
-                seats[-1] |= read(trainer.rollout.layouts[name], examined, name, int(row))
+                seats[-1] |= read(rollout.layouts[name], examined, name, int(row))
         for answer in seats[-1]["answers"]:
             at = answer["turn"]
             answer |= {"action": int(episodes.action[episode, at, seat]), "reward": plain(paid[at].sum())}

@@ -102,6 +102,7 @@ def test_the_critic_learns_the_exact_values_of_a_policy(played):
         assert np.abs(q[..., twin] - want_q)[mask].mean() < 0.06
 
 
+@pytest.mark.long
 def test_an_answer_is_drawn_again_as_the_policy_would_say_it(played):
     parts, _, ring, _ = played
     weights = begin.init_run(parts, jax.random.key(5)).learners.weights

@@ -190,6 +190,7 @@ def test_one_policy_imitates_scripts_of_all_games():
         imitation_recipe({"kuhn": dataclasses.replace(games["kuhn"], seats=(("me", "you"),))})
 
 
+@pytest.mark.long
 def test_points_are_those_of_the_line_ups_and_components():
     """Weights of 0 answer at random: one key of four fits, and poker pays nothing."""
     chain = dataclasses.replace(

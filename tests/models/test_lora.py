@@ -1,3 +1,8 @@
+"""Low-rank adapters: rows with policies of their own, merged and apart, against single products.
+
+The long cases compile a model once for each assignment of policies.
+"""
+
 from functools import partial
 from unittest import mock
 
@@ -18,7 +23,10 @@ forward = jax.jit(partial(decoder.forward, CONFIG))
 
 
 def adapter(seed: int, settings: Lora = LORA) -> dict:
-    """An adapter whose b is not zero."""
+    """An adapter whose b is not zero.
+
+    The long cases compile a model once for each assignment of policies.
+    """
     generator = np.random.default_rng(seed)
     shape = jax.eval_shape(partial(lora.init, lora=settings), jax.random.key(0), PARAMS)
     return jax.tree.map(lambda x: jnp.asarray(0.3 * generator.normal(size=x.shape), jnp.float32), shape)
@@ -58,6 +66,7 @@ def test_each_row_sees_its_own_adapter_alone(loras):
 @pytest.mark.parametrize(
     ("policy", "traced"), [([4, 1, -1, 1, 0], False), ([4, 1, 3, 2, 0], True), ([4, 1, 3, 2, 0], False)]
 )
+@pytest.mark.long
 def test_rows_that_compute_with_their_own_adapter_are_rows_alone(settings, policy, traced, monkeypatch):
     several = [adapter(k, settings) for k in range(5)]
     policy = np.array(policy)

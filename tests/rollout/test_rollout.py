@@ -306,6 +306,7 @@ def test_a_listener_is_told_exactly_the_speakers_free_text():
     ) > 0
 
 
+@pytest.mark.long
 def test_the_text_after_a_hint_is_told_to_the_next_seat_alone():
     told = 0
     for policy_set, rows in played("relay").rows.items():

@@ -13,6 +13,7 @@ import openai
 import pytest
 
 from jaxmarl_llm.rollout.policy import Sampling
+from jaxmarl_llm.serving import app
 from jaxmarl_llm.serving import service as services
 from jaxmarl_llm.serving.app import create
 from jaxmarl_llm.serving.calls import FREE
@@ -212,7 +213,23 @@ def test_keys_limits_and_counters(service, monkeypatch):
     assert values['jaxmarl_llm_waiting{engine="tiny"}'] == "0" and len(values) == 5
 
 
-async def vanish(app, body: dict, chunks: int) -> int:
+def test_a_body_that_does_not_come_is_refused(service, monkeypatch):
+    async def use():
+        async def stall():
+            yield b'{"model": '
+            await asyncio.sleep(1)
+            yield b'"tiny"}'
+
+        monkeypatch.setattr(app, "SECONDS_TO_READ", 0.02)
+        async with running(service), http_client(service) as http:
+            headers = {"Content-Type": "application/json"}
+            return await http.post("/v1/chat/completions", content=stall(), headers=headers)
+
+    answer = asyncio.run(use())
+    assert answer.status_code == 408 and "did not come within" in answer.json()["error"]["message"]
+
+
+async def vanish(application, body: dict, chunks: int) -> int:
     """Sends a request as a server does, and goes away after so many chunks: the number of chunks that came."""
     sent, gone = [], asyncio.Event()
     text, scope_path = json.dumps(body).encode(), "/v1/chat/completions"
@@ -236,7 +253,7 @@ async def vanish(app, body: dict, chunks: int) -> int:
     headers = [(b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": scope_path, "raw_path": scope_path.encode(), "headers": headers}
     scope |= {"query_string": b"", "root_path": "", "scheme": "http", "asgi": {"spec_version": "2.3"}}
-    await app(scope, receive, send)
+    await application(scope, receive, send)
     return sum(bool(message.get("body")) for message in sent)
 
 
@@ -245,11 +262,11 @@ def going_away(service, clients: int) -> None:
     engine = service.engines[0]
 
     async def use():
-        app, said = create(service), engine.tokens_said
+        application, said = create(service), engine.tokens_said
         async with running(service):
             body = {"model": "tiny", "messages": ASK, "max_tokens": 400, "min_p": 0.2}
             ways = [(index % 3, index % 3 > 0) for index in range(clients)]
-            came = await asyncio.gather(*(vanish(app, {**body, "stream": stream}, n) for n, stream in ways))
+            came = await asyncio.gather(*(vanish(application, {**body, "stream": stream}, n) for n, stream in ways))
             async with http_client(service) as http:
                 answer = await http.post("/v1/chat/completions", json={**body, "max_tokens": 5})
             assert answer.status_code == 200 and all(n <= 4 for n in came)

@@ -85,6 +85,16 @@ def test_a_row_that_goes_on_reads_only_what_is_new_wherever_its_slot_is(engine):
         np.testing.assert_allclose(said.logp, alone.logp, atol=2e-4)
 
 
+@pytest.mark.long
+def test_rows_that_fill_the_context_are_exact_and_widen_no_further(engine):
+    calls = [call_of(list(range(seed, 200)) * 3, seed=seed, budget=16) for seed in (35, 36, 40)]
+    calls = [call_of(call.tokens[:496], seed=seed, budget=16) for seed, call in enumerate(calls)]
+    answers = engine.run([*calls, *random_calls(6)])[:3]
+    assert engine._arrays.capacity == engine.context + engines.CHUNK
+    for said, scored in zip(answers, scores_of(calls, answers), strict=True):
+        np.testing.assert_allclose(said.logp, scored, atol=2e-4)
+
+
 def test_equal_beginnings_are_read_once(engine):
     read = engine.tokens_read
     prompt = [11] * 70

@@ -1,4 +1,7 @@
-"""Tokenizers of GGUF files against plain algorithms; Gemma 3 where its package is installed."""
+"""Tokenizers of GGUF files against plain algorithms; Gemma 3 where its package is installed.
+
+The long case reads Gemma's vocabulary of 262,144 tokens.
+"""
 
 import json
 import random
@@ -128,6 +131,7 @@ def strange_texts(count: int, seed: int = 0) -> list[str]:
     return texts + [character * size for character in "a-= \n\t_0▁" for size in (2, 3, 4, 5, 7, 9, 15, 31, 32, 33, 64)]
 
 
+@pytest.mark.long
 def test_gemma_tokens_are_those_of_sentencepiece(gemma):
     added = gemma._tokenizer.get_added_tokens_decoder()
     names = [name.replace(" ", "▁") for name in gemma._names]

@@ -88,6 +88,7 @@ def test_of_several_seeds_the_one_that_paid_is_named():
         assert sentence.startswith(words) and "turn 1 of episode 5, after seat 1 said 'B'" in sentence
 
 
+@pytest.mark.long
 def test_the_mean_return_is_that_of_the_other_episodes():
     trainer = trainer_of(RECIPE.game, ONE)
     run = jax.tree.map(lambda x: x[0], trainer.init())
@@ -118,6 +119,7 @@ def test_a_mean_without_an_episode_left_out_is_the_plain_one_bit_for_bit():
     np.testing.assert_array_equal(ours_by_seat, plain_by_seat)
 
 
+@pytest.mark.long
 def test_the_other_episodes_teach_what_they_teach_without_it():
     """The gradient is that of a batch in which the episode's acts are taken away by hand."""
     trainer = trainer_of(RECIPE.game, ONE)
@@ -148,6 +150,7 @@ def test_the_other_episodes_teach_what_they_teach_without_it():
     assert any((a != b).any() for a, b in leaves)
 
 
+@pytest.mark.long
 def test_where_all_episodes_are_bad_the_update_is_skipped_and_a_script_ends():
     trainer = trainer_of(Erratic(RECIPE.game, float("nan")), ONE, max_skipped=3)
     state = trainer.init()

@@ -81,6 +81,7 @@ def test_in_float32_nothing_is_scored_again():
     assert all(part.sampled.sampler_logp is None for part in batches.values())
 
 
+@pytest.mark.long
 def test_what_the_sampler_said_is_kept_and_games_of_older_weights_have_nothing_else():
     trainer = trainer_of(RECIPE, "bfloat16")
     key = jax.random.key(0)
@@ -114,6 +115,7 @@ def scores_at_once():
 
 
 @pytest.mark.parametrize(("minibatches", "grad_accumulation"), [(1, 4), (2, 2)])
+@pytest.mark.long
 def test_scores_by_micro_batch_are_those_of_all_rows(minibatches, grad_accumulation):
     recipe = dataclasses.replace(RECIPE, minibatches=minibatches, grad_accumulation=grad_accumulation)
     parts, (logp, given, whole) = trainer_of(recipe, "float32").parts, scores_at_once()

@@ -161,6 +161,7 @@ def test_a_deal_for_a_warm_start_without_games_is_refused():
             replace(RECIPE, warm_start=other, warm_start_deal=draw_minds)
 
 
+@pytest.mark.long
 def test_all_scripted_games_of_a_warm_start_have_the_deal_of_their_run():
     game = Panel(Arithmetic(5, "+"), 1, members=(Member("misled", 0.0, sure=1.0),))
     recipe = Recipe(

@@ -1,4 +1,7 @@
-"""Tic-tac-toe and Connect Four: against OpenSpiel, boards as they are shown, the scripted players."""
+"""Tic-tac-toe and Connect Four: against OpenSpiel, boards as they are shown, the scripted players.
+
+The long case walks all histories of a game beside OpenSpiel.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +44,7 @@ def test_every_state_of_tic_tac_toe_is_openspiels():
     assert found == (5478, 958, 0)
 
 
+@pytest.mark.long
 def test_every_history_of_tic_tac_toe_is_openspiels():
     found = games(TicTacToe(), "tic_tac_toe", 1, information=spiel_information)
     assert found == (549_946, 255_168, 294_778)

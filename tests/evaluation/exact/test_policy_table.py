@@ -81,6 +81,7 @@ def played(name: str) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize("name", ["kuhn", pytest.param("clock", marks=pytest.mark.slow)])
+@pytest.mark.long
 def test_a_rollout_acts_as_often_as_the_table_says(name):
     case = played(name)
     tree, table, nodes = case.tree, case.table, case.nodes

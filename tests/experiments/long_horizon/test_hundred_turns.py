@@ -1,4 +1,7 @@
-"""The exact value in hundred_turns, against a loop over turns and locks and the binomial distribution; every arm."""
+"""The exact value in hundred_turns, against a loop over turns and locks and the binomial distribution; every arm.
+
+The long case imitates scripts.
+"""
 
 from math import comb
 from types import SimpleNamespace
@@ -95,6 +98,7 @@ def test_an_arm_has_one_estimator(arm):
     np.testing.assert_allclose(found.metrics["paid"], paid.sum(1).mean(), rtol=1e-5)
 
 
+@pytest.mark.long
 def test_warm_policies_have_imitated_and_cold_ones_have_not():
     for name, arm in STUDY.arms.items():
         assert bool(arm.warm_start) is not name.startswith("cold/")

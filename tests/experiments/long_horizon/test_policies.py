@@ -1,4 +1,7 @@
-"""What policies is credited, against a loop; its surrogate and the cross-entropy; its demonstrations by plain rules."""
+"""What policies is credited, against a loop; its surrogate and the cross-entropy; its demonstrations by plain rules.
+
+The long case plays whole demonstrations.
+"""
 
 import dataclasses
 import itertools
@@ -110,6 +113,7 @@ def games():
     return play()
 
 
+@pytest.mark.long
 def test_demonstrations_are_games_of_the_explorer_each_another(games):
     played, shown = games
     of = lambda tree: (jax.tree.structure(tree), [(x.shape, x.dtype) for x in jax.tree.leaves(tree)])

@@ -1,4 +1,7 @@
-"""CoMAS: who is paid what for which act, whitened for whom, and what the scores know."""
+"""CoMAS: who is paid what for which act, whitened for whom, and what the scores know.
+
+The long case compiles a batch of games.
+"""
 
 import dataclasses
 
@@ -31,6 +34,7 @@ def acts(game, episodes):
 
 
 @pytest.mark.parametrize("name", ["comas", "by_role", "truth", "neutral", "self_score", "no_evaluator"])
+@pytest.mark.long
 def test_an_act_earns_what_its_score_says_and_is_compared_with_its_agents(played, name):
     experience, recipe = played.get(name, played["comas"]), arms[name]
     found = credited(recipe, experience)

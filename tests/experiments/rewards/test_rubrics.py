@@ -1,4 +1,7 @@
-"""Rubrics: what each judge pays and which rubric comes next, against loops."""
+"""Rubrics: what each judge pays and which rubric comes next, against loops.
+
+The long cases compile a batch of games.
+"""
 
 import dataclasses
 
@@ -27,6 +30,7 @@ def test_the_rubrics_are_those_that_are_named():
 
 
 @pytest.mark.parametrize("rubric", (MENTIONS_SURE, 13))
+@pytest.mark.long
 def test_grades_are_compared_within_a_question(played, rubric):
     judge = Judge(jnp.int32(rubric), jnp.zeros(15), jnp.int32(1))
     met = np.asarray(played.episodes.measured)[:, 0, 0]
@@ -70,6 +74,7 @@ def test_arms_differ_in_judge_alone():
     assert C2.arms["critical"].learners == ("verifier", "critic")
 
 
+@pytest.mark.long
 def test_a_judgement_is_of_the_verdict_that_the_arm_follows():
     arm = dataclasses.replace(C2.arms["c2"], groups=8, group_size=8)
     experience = games(arm)

@@ -1,4 +1,7 @@
-"""Every loss against a loop over tokens, and by the laws of all losses."""
+"""Every loss against a loop over tokens, and by the laws of all losses.
+
+The long case compiles every loss for its metrics.
+"""
 
 import functools
 from collections.abc import Callable
@@ -139,6 +142,7 @@ def test_shapes_must_be_equal():
         ppo(g.logp, g.old, g.adv[:, :1], g.where)
 
 
+@pytest.mark.long
 def test_metrics_of_the_other_losses():
     given = arrays(9)
     kept = np.asarray(given.where)

@@ -1,0 +1,152 @@
+"""Saved policies in line-ups: they play by the weights of their files, are never trained, and stand in no checkpoint.
+
+The long cases compile updates; the short ones stop before any program.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxmarl_llm.environments.classic.card_games import KuhnPoker
+from jaxmarl_llm.models import decoder, loading, lora
+from jaxmarl_llm.models.lora import Lora
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rollout.policy_files import save_policy
+from jaxmarl_llm.rollout.team import PolicySet, strings
+from jaxmarl_llm.runs.checkpoint import Checkpoints
+from jaxmarl_llm.text.tokenizers import SymbolTokenizer
+from jaxmarl_llm.training import step
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import FROZEN, Recipe
+from jaxmarl_llm.training.setup import Model, tiny
+from jaxmarl_llm.training.trainer import Trainer
+
+GAME = KuhnPoker()
+TOKENIZER = SymbolTokenizer(strings(GAME))
+GAE = estimator(advantages.gae, values="turn")
+CONFIG = tiny(TOKENIZER.vocab_size)
+
+
+def random_params(seed: int) -> dict:
+    return jax.tree.map(lambda x: 3 * x, decoder.init(CONFIG, jax.random.key(seed)))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    """A tiny policy of Kuhn poker, one of another game, and an adapter on a small saved model."""
+    home = tmp_path_factory.mktemp("frozen")
+    save_policy(home / "whole", PolicySet(TOKENIZER, ("a",), CONFIG), 0, random_params(1), "")
+    other = SymbolTokenizer(["x", "y"])
+    other_set = PolicySet(other, ("a",), tiny(other.vocab_size))
+    save_policy(home / "other", other_set, 0, decoder.init(tiny(other.vocab_size), jax.random.key(0)), "")
+    loading.save(home / "base", CONFIG, random_params(2))
+    symbols = {"symbols": list(TOKENIZER.strings), "heard": [], "ends": False}
+    (home / "base/symbols.json").write_text(json.dumps(symbols))
+    (home / "base/tokenizer.json").write_text("{}")
+    settings = Lora(2, 4.0)
+    adapter = jax.tree.map(lambda x: x + 0.3, lora.init(jax.random.key(3), random_params(2), settings))
+    adapted = PolicySet(TOKENIZER, ("a",), CONFIG, settings)
+    save_policy(home / "adapter", adapted, 0, adapter, str(home / "base"))
+    return home
+
+
+def recipe_of(directory: Path, **settings) -> Recipe:
+    name = f"{FROZEN}/{directory}"
+    return Recipe(
+        GAME, (("me", name), (name, "me")), estimator(advantages.rloo, per_agent=True), budget=1, groups=4,
+        group_size=4, updates=4, **settings,
+    )  # fmt: skip
+
+
+def trainer_of(recipe: Recipe, **settings) -> Trainer:
+    return Trainer(recipe, [recipe.all_hparams], [0], **settings)
+
+
+def same(a, b) -> bool:
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(np.array_equal(np.asarray(x), np.asarray(y)) for x, y in pairs)
+
+
+def test_a_frozen_policy_has_a_set_and_weights_and_stands_in_no_state(home):
+    recipe = recipe_of(home / "whole")
+    name = f"policy/{home / 'whole'}"
+    assert recipe.learners == ("me",) and recipe.frozen == {name: str(home / "whole")} and not recipe.past
+    trainer = trainer_of(recipe)
+    assert trainer.tiny and {*trainer.policy_sets} == {"me", name}
+    assert same(trainer.parts.frozen[name]["policy"], random_params(1))
+    state = trainer.abstract()
+    assert {*state.learners.weights} == {"me"} and not (state.initial or state.snapshots or state.averages)
+
+
+def test_an_adapter_has_the_base_that_it_names(home):
+    recipe = recipe_of(home / "adapter")
+    name = f"policy/{home / 'adapter'}"
+    trainer = trainer_of(recipe)
+    assert trainer.tiny and trainer.policy_sets[name].loras[0].rank == 2
+    assert same(trainer.base[name], random_params(2)) and {*trainer.parts.frozen[name]["policy"]} >= {"q_proj"}
+
+
+@pytest.mark.parametrize(
+    ("directory", "says"),
+    [("other", "a tiny policy of another game"), ("nothing", "holds no policy to play: Unknown model")],
+)
+def test_a_policy_that_cannot_play_is_one_sentence(home, directory, says):
+    with pytest.raises(ValueError, match=says):
+        trainer_of(recipe_of(home / directory))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("directory", ["whole", "adapter"])
+def test_it_plays_by_its_file_and_only_the_learner_is_trained(home, directory):
+    recipe = dataclasses.replace(recipe_of(home / directory, reference=True), advantage=GAE, critic=True)
+    name, trainer = f"policy/{home / directory}", trainer_of(recipe)
+    before = jax.tree.map(np.array, trainer.base)
+    state, metrics = trainer.update(trainer.init(), 0)
+    assert same(before, trainer.base)
+    assert "gradient_norm/me" in metrics and f"gradient_norm/{name}" not in metrics
+    run = jax.tree.map(lambda x: x[0], state)
+
+    @jax.jit
+    def look(run, base):
+        parts = dataclasses.replace(trainer.parts, base=base)
+        trajectory = step.play(parts, run.learners.weights, jax.random.key(0))
+        experience = step.make_experience(parts, run, trajectory, jax.random.key(0))
+        behaviour = experience.sampled[name].behaviour_logp
+        scored, mine = (experience.score(name, weights=weights).logp for weights in ({}, run.learners.weights))
+        return jnp.abs(scored - behaviour).max(), jnp.abs(mine - behaviour).max(), experience.learns
+
+    scored, again, learns = look(run, trainer.base)
+    assert float(scored) < 1e-5 and float(again) < 1e-5
+    assert np.asarray(learns).reshape(4, 4, 2)[:, 0].tolist() == [[True, False], [False, True]] * 2
+
+
+@pytest.mark.long
+def test_a_run_beside_a_frozen_policy_resumes_with_the_same_bits(home, tmp_path):
+    trainer = trainer_of(recipe_of(home / "whole"))
+    state = trainer.init()
+    for number in range(2):
+        state, _ = trainer.update(state, number)
+    with Checkpoints(tmp_path, {}) as checkpoints:
+        checkpoints.save(2, state)
+    again = trainer_of(recipe_of(home / "whole"))
+    number, restored = Checkpoints(tmp_path, {}, resume=True).restore(again.abstract())
+    assert number == 2
+    for at in (2, 3):
+        state, _ = trainer.update(state, at)
+        restored, _ = again.update(restored, at)
+    assert same(state, restored)
+
+
+@pytest.mark.long
+def test_an_adapter_on_the_learners_base_joins_its_set(home):
+    recipe = recipe_of(home / "adapter")
+    name, source = f"policy/{home / 'adapter'}", str(home / "base")
+    trainer = trainer_of(recipe, models={"me": Model(source, Lora(3, 3.0))})
+    assert trainer.policy_sets[source].policies == ("me", name) and {*trainer.base} == {source, FROZEN}
+    state, metrics = trainer.update(trainer.init(), 0)
+    assert np.isfinite(metrics["loss"]).all() and {*state.learners.weights} == {"me"}
