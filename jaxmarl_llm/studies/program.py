@@ -65,9 +65,9 @@ def describe(value: Any) -> Any:
 
 
 def _describe(function: Any) -> Any:
-    """The name of a function. A lambda and an inner function also have a digest of their code, their default arguments
-    and their free variables."""
-    name = f"{function.__module__}.{function.__qualname__}"
+    """The name of a function, or of the class of an object that can be called. A lambda and an inner function also have
+    a digest of their code, their default arguments and their free variables."""
+    name = f"{function.__module__}.{getattr(function, '__qualname__', type(function).__qualname__)}"
     code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
     defaults = getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)
     if code is None or not ("<lambda>" in name or cells or ("<locals>" in name and any(defaults))):

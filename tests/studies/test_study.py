@@ -121,6 +121,13 @@ def test_another_study_or_game_is_no_code_of_a_study():
     assert not seen & others
 
 
+class Callable:
+    """An object that can be called and has no name."""
+
+    def __call__(self, x):
+        return x
+
+
 def test_settings_describe_their_arm():
     """Arms that differ in a lambda, or in what a function closes over, differ; one arm is described alike each time."""
 
@@ -138,4 +145,5 @@ def test_settings_describe_their_arm():
     bound = [lambda x, factor=factor: x * factor for factor in (1, 2)]
     for first, second in (halved, bound, (partial(made, 1), partial(made, 2))):
         assert describe(first) != describe(second)
+    assert describe(Callable()) == f"{__name__}.Callable"
     json.dumps(describe({"of": made(object()), "numbers": (1, 2.0, None), "partial": partial(made, x=one)}))
