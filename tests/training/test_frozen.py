@@ -4,61 +4,55 @@ The long cases compile updates; the short ones stop before any program.
 """
 
 import dataclasses
-import json
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxmarl_llm.environments.classic.board_games import TicTacToe
 from jaxmarl_llm.environments.classic.card_games import KuhnPoker
-from jaxmarl_llm.models import decoder, loading, lora
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.rollout.policy_files import save_policy
-from jaxmarl_llm.rollout.team import PolicySet, strings
 from jaxmarl_llm.runs.checkpoint import Checkpoints
-from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training import step
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import FROZEN, Recipe
-from jaxmarl_llm.training.setup import Model, tiny
+from jaxmarl_llm.training.setup import Model
 from jaxmarl_llm.training.trainer import Trainer
+from tests.support.saved_policies import adapter_on, small_model, tiny_policy
 
 GAME = KuhnPoker()
-TOKENIZER = SymbolTokenizer(strings(GAME))
-GAE = estimator(advantages.gae, values="turn")
-CONFIG = tiny(TOKENIZER.vocab_size)
+PLAIN = estimator(advantages.rloo, per_agent=True)
 
 
-def random_params(seed: int) -> dict:
-    return jax.tree.map(lambda x: 3 * x, decoder.init(CONFIG, jax.random.key(seed)))
+def with_target(experience, hparams, state):
+    """An estimator for a critic."""
+    return PLAIN(experience, hparams, state)._replace(value_target=experience.turn_value)
+
+
+class Home(NamedTuple):
+    path: Path
+    whole: dict
+    base: dict
+    adapter: dict
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory) -> Path:
-    """A tiny policy of Kuhn poker, one of another game, and an adapter on a small saved model."""
-    home = tmp_path_factory.mktemp("frozen")
-    save_policy(home / "whole", PolicySet(TOKENIZER, ("a",), CONFIG), 0, random_params(1), "")
-    other = SymbolTokenizer(["x", "y"])
-    other_set = PolicySet(other, ("a",), tiny(other.vocab_size))
-    save_policy(home / "other", other_set, 0, decoder.init(tiny(other.vocab_size), jax.random.key(0)), "")
-    loading.save(home / "base", CONFIG, random_params(2))
-    symbols = {"symbols": list(TOKENIZER.strings), "heard": [], "ends": False}
-    (home / "base/symbols.json").write_text(json.dumps(symbols))
-    (home / "base/tokenizer.json").write_text("{}")
-    settings = Lora(2, 4.0)
-    adapter = jax.tree.map(lambda x: x + 0.3, lora.init(jax.random.key(3), random_params(2), settings))
-    adapted = PolicySet(TOKENIZER, ("a",), CONFIG, settings)
-    save_policy(home / "adapter", adapted, 0, adapter, str(home / "base"))
-    return home
+def home(tmp_path_factory) -> Home:
+    """A tiny policy of Kuhn poker, one of another game, and an adapter on a small model; with their weights."""
+    path = tmp_path_factory.mktemp("frozen")
+    tiny_policy(path / "other", TicTacToe(), 0)
+    whole, base = tiny_policy(path / "whole", GAME, 1), small_model(path / "base")
+    return Home(path, whole, base, adapter_on(path / "base", path / "adapter"))
 
 
 def recipe_of(directory: Path, **settings) -> Recipe:
     name = f"{FROZEN}/{directory}"
     return Recipe(
-        GAME, (("me", name), (name, "me")), estimator(advantages.rloo, per_agent=True), budget=1, groups=4,
+        GAME, (("me", name), (name, "me")), PLAIN, budget=8, groups=4,
         group_size=4, updates=4, **settings,
     )  # fmt: skip
 
@@ -73,22 +67,22 @@ def same(a, b) -> bool:
 
 
 def test_a_frozen_policy_has_a_set_and_weights_and_stands_in_no_state(home):
-    recipe = recipe_of(home / "whole")
-    name = f"policy/{home / 'whole'}"
-    assert recipe.learners == ("me",) and recipe.frozen == {name: str(home / "whole")} and not recipe.past
+    recipe = recipe_of(home.path / "whole")
+    name = f"policy/{home.path / 'whole'}"
+    assert recipe.learners == ("me",) and recipe.frozen == {name: str(home.path / "whole")} and not recipe.past
     trainer = trainer_of(recipe)
     assert trainer.tiny and {*trainer.policy_sets} == {"me", name}
-    assert same(trainer.parts.frozen[name]["policy"], random_params(1))
+    assert same(trainer.parts.frozen[name]["policy"], home.whole)
     state = trainer.abstract()
     assert {*state.learners.weights} == {"me"} and not (state.initial or state.snapshots or state.averages)
 
 
 def test_an_adapter_has_the_base_that_it_names(home):
-    recipe = recipe_of(home / "adapter")
-    name = f"policy/{home / 'adapter'}"
+    recipe = recipe_of(home.path / "adapter")
+    name = f"policy/{home.path / 'adapter'}"
     trainer = trainer_of(recipe)
     assert trainer.tiny and trainer.policy_sets[name].loras[0].rank == 2
-    assert same(trainer.base[name], random_params(2)) and {*trainer.parts.frozen[name]["policy"]} >= {"q_proj"}
+    assert same(trainer.base[name], home.base) and same(trainer.parts.frozen[name]["policy"], home.adapter)
 
 
 @pytest.mark.parametrize(
@@ -97,14 +91,14 @@ def test_an_adapter_has_the_base_that_it_names(home):
 )
 def test_a_policy_that_cannot_play_is_one_sentence(home, directory, says):
     with pytest.raises(ValueError, match=says):
-        trainer_of(recipe_of(home / directory))
+        trainer_of(recipe_of(home.path / directory))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("directory", ["whole", "adapter"])
 def test_it_plays_by_its_file_and_only_the_learner_is_trained(home, directory):
-    recipe = dataclasses.replace(recipe_of(home / directory, reference=True), advantage=GAE, critic=True)
-    name, trainer = f"policy/{home / directory}", trainer_of(recipe)
+    recipe = dataclasses.replace(recipe_of(home.path / directory, reference=True), advantage=with_target, critic=True)
+    name, trainer = f"policy/{home.path / directory}", trainer_of(recipe)
     before = jax.tree.map(np.array, trainer.base)
     state, metrics = trainer.update(trainer.init(), 0)
     assert same(before, trainer.base)
@@ -127,13 +121,13 @@ def test_it_plays_by_its_file_and_only_the_learner_is_trained(home, directory):
 
 @pytest.mark.long
 def test_a_run_beside_a_frozen_policy_resumes_with_the_same_bits(home, tmp_path):
-    trainer = trainer_of(recipe_of(home / "whole"))
+    trainer = trainer_of(recipe_of(home.path / "whole"))
     state = trainer.init()
     for number in range(2):
         state, _ = trainer.update(state, number)
     with Checkpoints(tmp_path, {}) as checkpoints:
         checkpoints.save(2, state)
-    again = trainer_of(recipe_of(home / "whole"))
+    again = trainer_of(recipe_of(home.path / "whole"))
     number, restored = Checkpoints(tmp_path, {}, resume=True).restore(again.abstract())
     assert number == 2
     for at in (2, 3):
@@ -144,8 +138,8 @@ def test_a_run_beside_a_frozen_policy_resumes_with_the_same_bits(home, tmp_path)
 
 @pytest.mark.long
 def test_an_adapter_on_the_learners_base_joins_its_set(home):
-    recipe = recipe_of(home / "adapter")
-    name, source = f"policy/{home / 'adapter'}", str(home / "base")
+    recipe = recipe_of(home.path / "adapter")
+    name, source = f"policy/{home.path / 'adapter'}", str(home.path / "base")
     trainer = trainer_of(recipe, models={"me": Model(source, Lora(3, 3.0))})
     assert trainer.policy_sets[source].policies == ("me", name) and {*trainer.base} == {source, FROZEN}
     state, metrics = trainer.update(trainer.init(), 0)
