@@ -20,7 +20,7 @@ import numpy as np
 
 from jaxmarl_llm.models.packing import heavy
 from jaxmarl_llm.rollout import decode
-from jaxmarl_llm.rollout.policy import PLAIN, Sampling, per_row
+from jaxmarl_llm.rollout.policy import PLAIN, Sampling
 from jaxmarl_llm.rollout.team import PolicySet
 from jaxmarl_llm.serving import slots as arrays
 from jaxmarl_llm.serving.calls import FREE, Answer, Call, Candidates
@@ -81,7 +81,6 @@ class Engine:
         self._adapted = policy_set.lora is not None and not policy_set.merged
         self.waiting: deque[Call] = deque()
         self._slots = [_Slot() for _ in range(slots)]
-        self._arrays = self._empty()
         self._tables = lru_cache(maxsize=4 * PAGES)(self._lift)
         self._grammars: list[Grammar] = [FREE]
         self._pages = arrays.pages_of([self._tables(FREE)])
@@ -90,13 +89,16 @@ class Engine:
         self.reset_shares()
 
     def use(self, weights: dict) -> None:
-        """Takes new weights; what the slots have read is forgotten. Raises ValueError while calls are answered."""
+        """Takes new weights, and begins anew: later answers do not depend on earlier ones, bit for bit.
+
+        Raises ValueError while calls are answered.
+        """
         if self.busy:
             raise ValueError("The weights change only while no call is answered.")
         self._prepared = _prepare(self.policy_set, weights)
         self._owned: dict[Any, int] = {}  # {owner: the slot of its last call}
-        for slot in self._slots:
-            slot.row, slot.read, slot.owner = [], 0, None
+        self._slots = [_Slot() for _ in self._slots]
+        self._arrays = self._empty()
 
     def abandon(self, why: str) -> None:
         """Ends all calls with the error `why`, and empties the slots: also after a program that failed."""
@@ -301,7 +303,7 @@ class Engine:
             begun=facts(lambda slot: len(slot.answer.tokens)),
             budget=np.array(for_all(lambda call: call.budget, 1), np.int32),
             last=facts(lambda slot: slot.row[-1]),
-            sampling=_columns(settings),
+            sampling=arrays.sampling_columns(settings),
         )
         self._widen(AT_A_TIME + 1)
         self._arrays, said = arrays.speak(self.config, kind, self._prepared, self._arrays, self._pages, run)
@@ -369,15 +371,6 @@ class Engine:
         need = max(slot.read for slot in self._slots) + more
         if need > self._arrays.capacity:
             self._arrays = arrays.widen(self._arrays, min(_power(need, 2), self.context + CHUNK))
-
-
-def _columns(settings: Sequence[Sampling]) -> Any:
-    """Sampling settings as arrays [M]."""
-    known = {setting: per_row(setting) for setting in set(settings)}
-    columns = [known[setting] for setting in settings]
-    kinds = {"greedy": bool, "top_k": np.int32}
-    fields = {name: [getattr(column, name) for column in columns] for name in columns[0]._fields}
-    return columns[0]._replace(**{name: np.array(x, kinds.get(name, np.float32)) for name, x in fields.items()})
 
 
 def _common(row: Sequence[int], other: Sequence[int]) -> int:

@@ -135,7 +135,6 @@ class PromptRollout:
             slots = power_of_two(self.game.slots, 1)
             self._engines[name] = Engine(policy_set, weights, slots, self.layouts[name].context)
         engine = self._engines[name]
-        engine.abandon("The batch is over.")
         engine.use(weights)
         engine.reset_shares()
         data = jax.random.key_data(key).tolist()

@@ -7,6 +7,7 @@ Shapes: R slots, M slots that take part, L tokens of a chunk, K tokens drawn at 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from jaxmarl_llm.models import decoder
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.decoder import Cache
 from jaxmarl_llm.rollout import decode
-from jaxmarl_llm.rollout.policy import PerRow, distribution, sample
+from jaxmarl_llm.rollout.policy import PerRow, Sampling, distribution, per_row, sample
 from jaxmarl_llm.text.grammar import TokenTables
 
 TOP = 20  # the most probable tokens that a call may ask for
@@ -119,6 +120,15 @@ def pages_of(tables: list[TokenTables]) -> Pages:
         pages.ended[number, :size] = table.ended
         pages.shortest[number, :size] = table.distance.min(-1)
     return Pages(*map(jnp.asarray, pages))
+
+
+def sampling_columns(settings: Sequence[Sampling]) -> Any:
+    """Sampling settings as arrays [M]."""
+    known = {setting: per_row(setting) for setting in set(settings)}
+    columns = [known[setting] for setting in settings]
+    kinds = {"greedy": bool, "top_k": np.int32}
+    fields = {name: [getattr(column, name) for column in columns] for name in columns[0]._fields}
+    return columns[0]._replace(**{name: np.array(x, kinds.get(name, np.float32)) for name, x in fields.items()})
 
 
 def possible(pages: Pages, page: jax.Array, state: jax.Array, left: jax.Array) -> jax.Array:
