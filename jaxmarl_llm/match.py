@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import sys
 import time
 from functools import partial
@@ -382,8 +381,7 @@ def command() -> None:
     try:
         settings = tyro.cli(Settings, description=__doc__)
         surroundings.settle()
-        if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # a second match compiles nothing again
-            jax.config.update("jax_compilation_cache_dir", str(loading.cache_directory() / "xla"))
+        loading.keep_programs()
         surroundings.check_devices()
         main(settings, Console())
     except (ValueError, OSError) as error:

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import tyro
 
 from jaxmarl_llm.devices import surroundings
-from jaxmarl_llm.models import lora, peft_files
+from jaxmarl_llm.models import loading, lora, peft_files
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rollout.policy_files import ADAPTER, load_policy
 from jaxmarl_llm.rollout.team import PolicySet
@@ -256,6 +256,7 @@ def command() -> None:
     try:
         settings = tyro.cli(Settings, description=__doc__)
         surroundings.settle()
+        loading.keep_programs()
         surroundings.check_devices()
         main(settings)
     except (ValueError, OSError) as error:

@@ -304,6 +304,15 @@ def cache_directory() -> Path:
         raise ValueError("This user has no home directory for caches: name one in JAXMARL_LLM_CACHE.") from None
 
 
+def keep_programs() -> None:
+    """Keeps compiled programs in the directory of caches, so that a second start of a command compiles nothing again.
+
+    JAX_COMPILATION_CACHE_DIR names another directory.
+    """
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "xla"))
+
+
 def shards(directory: Path) -> list[Path]:
     """The safetensors files of a directory: model.safetensors, else the files that its index names, as in transformers.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
 import sys
 import threading
 import time
@@ -12,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -46,8 +44,7 @@ def execute(run: Callable[[threading.Event, Console], bool | None], cores: int |
 def _execute(run: Callable[[threading.Event, Console], bool | None], cores: int | None) -> None:
     try:
         surroundings.settle()
-        if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # a second start compiles nothing again
-            jax.config.update("jax_compilation_cache_dir", str(loading.cache_directory() / "xla"))
+        loading.keep_programs()
         with stop_on_signals() as stop:
             distributed.initialize()
             distributed.use_cores(cores)

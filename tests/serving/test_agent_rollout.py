@@ -270,7 +270,7 @@ def curve(recipe: Recipe, seeds) -> np.ndarray:
 
 @pytest.mark.long
 def test_a_dilemma_learns_what_the_compiled_one_learns():
-    """Ten seeds each: the curves' means differ by less than the 99% interval of a difference at nine of ten updates."""
+    """Six seeds each: the curves' means differ by less than the 99% interval of a difference at nine of ten updates."""
     game = FourAnswers(rounds=3)
     common = {
         "seats": (("first", "second"),),
@@ -278,16 +278,16 @@ def test_a_dilemma_learns_what_the_compiled_one_learns():
         "hparams": {"learning_rate": 3e-3},
         "groups": 8,
         "group_size": 8,
-        "updates": 30,
+        "updates": 24,
     }
     told = lambda game: SymbolTokenizer([*"AB?"], ends=True)
     program = AgentProgram(dilemma(game.payoff, 3), ("one", "two"), turns=6)
-    free = curve(Recipe(program, tokenizer=told, budget=2, **common), range(10))
-    compiled = curve(Recipe(game, tokenizer=lambda game: SymbolTokenizer("AB?D"), budget=1, **common), range(10))
-    error = np.sqrt((free.var(1, ddof=1) + compiled.var(1, ddof=1)) / 10)
+    free = curve(Recipe(program, tokenizer=told, budget=2, **common), range(6))
+    compiled = curve(Recipe(game, tokenizer=lambda game: SymbolTokenizer("AB?D"), budget=1, **common), range(6))
+    error = np.sqrt((free.var(1, ddof=1) + compiled.var(1, ddof=1)) / 6)
     apart = np.abs(free.mean(1) - compiled.mean(1)) / error
     print(np.round(free.mean(1), 2).tolist(), np.round(compiled.mean(1), 2).tolist(), np.round(apart, 1).tolist())
-    assert free[0].mean() > 6 and free[-1].mean() < 3.6
+    assert free[0].mean() > 6 and free[-1].mean() < 3.9
     assert (apart < 2.9).mean() >= 0.9
 
 
