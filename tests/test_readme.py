@@ -11,7 +11,7 @@ import pytest
 import tyro
 
 from experiments import prompts
-from jaxmarl_llm import play
+from jaxmarl_llm import match, play
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.planning import plan
@@ -89,6 +89,8 @@ def test_commands_can_be_given(module, arguments):
     if module == "jaxmarl_llm.play":
         game = REGISTRY[tyro.cli(play.Settings, args=words).game]()
         assert tyro.cli(play.Settings, args=words).seat < game.agents
+    elif module == "jaxmarl_llm.match":
+        assert tyro.cli(match.Settings, args=words).game in REGISTRY
     elif (module, name) == ("experiments", "plan"):
         settings = tyro.cli(plan.Settings, args=rest)
         plan.recipe_of(settings, registry.load("experiments", settings.recipe).study).check()

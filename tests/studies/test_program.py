@@ -1,5 +1,6 @@
 """Programs of a study: which arms share one, which begin alike, and how their lanes are named."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +8,8 @@ import pytest
 from experiments.rewards.search_self_play import CO_TRAINED
 from experiments.rewards.search_self_play import STUDY as SSP
 from jaxmarl_llm.studies.lanes import Program, programs
-from jaxmarl_llm.studies.program import Training
+from jaxmarl_llm.studies.program import Training, identity
+from jaxmarl_llm.studies.settings import Settings
 from jaxmarl_llm.training.warm_start import warm_start_of
 
 
@@ -28,3 +30,18 @@ def test_a_warning_names_the_seed_and_of_several_arms_the_arm(tmp_path, arms):
     Training(None, tmp_path, program, print, print, print, SimpleNamespace(prepare=lambda program: ready)).prepare()
     of_arms = [f"{arm}, seed {seed}" for arm in arms for seed in (7, 568406)]
     assert watch.names == (of_arms if len(arms) > 1 else ["seed 7", "seed 568406"])
+
+
+def test_other_files_of_a_frozen_policy_are_another_run(tmp_path):
+    """A checkpoint of a line-up without frozen policies has the settings that it always had."""
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    (first, *rest) = CO_TRAINED.seats[0]
+    seated = dataclasses.replace(CO_TRAINED, seats=((first, *(f"policy/{tmp_path}" for _ in rest)),))
+    plain, before = (
+        identity(Settings("search_self_play"), Program({"one": recipe}, (0,), alone=False))
+        for recipe in (CO_TRAINED, seated)
+    )
+    (tmp_path / "model.safetensors").write_bytes(b"Weights")
+    after = identity(Settings("search_self_play"), Program({"one": seated}, (0,), alone=False))
+    assert "frozen" not in plain and {*before["frozen"]} == {f"policy/{tmp_path}"}
+    assert {name for name in before if before[name] != after[name]} == {"frozen"}

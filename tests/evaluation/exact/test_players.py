@@ -56,5 +56,6 @@ def test_payoffs_of_seatings_are_means_over_deals_and_other_seats(tree):
         np.testing.assert_allclose(paid[seat], by_hand, atol=1e-9)
 
 
+@pytest.mark.long
 def test_seats_that_move_at_once_are_asked_in_turn():
     assert players.tree_of(Contributions(), 1000).environment.agents == 3
