@@ -246,7 +246,16 @@ def _web_server() -> Any:
             limit_concurrency=MOST_CONNECTIONS,
             timeout_graceful_shutdown=3,
         )
-        uvicorn.Server(config).run(sockets=[listener])
+
+        class Server(uvicorn.Server):
+            """A server that answers waiting requests with an error before it stops."""
+
+            async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+                if service.task is not None:
+                    service.task.cancel()
+                await super().shutdown(sockets)
+
+        Server(config).run(sockets=[listener])
 
     return serve
 

@@ -33,13 +33,20 @@ from jaxmarl_llm.serving.engine import Engine
 from jaxmarl_llm.serving.service import Episode, Request, Seat, Served, Service, running
 
 
+def warn_again(text: str) -> None:
+    """Warns, also if the same warning was shown before."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn(text, stacklevel=2)
+
+
 class Failures:
     """Reports programs that failed: the first of a batch, for ten batches at most."""
 
     MOST = 10
 
     def __init__(self) -> None:
-        self.tell: Callable[[str], object] = warnings.warn
+        self.tell: Callable[[str], object] = warn_again
         self.run = ""  # the name of the run, if there are several
         self._batches, self.count = 0, 0
         self._sentences: dict[int, str] = {}  # by episode

@@ -109,6 +109,7 @@ class Service:
         self._number = 0  # counts the calls without a seed or an episode
         self._thread = ThreadPoolExecutor(1, "engine")
         self._more: asyncio.Event | None = None
+        self.task: asyncio.Task[None] | None = None  # runs it; a cancelled one ends all calls with an error
 
     @property
     def engines(self) -> list[Engine]:
@@ -321,7 +322,7 @@ class Service:
 @contextlib.asynccontextmanager
 async def running(service: Service) -> AsyncIterator[Service]:
     """A context in which the service answers."""
-    task = asyncio.create_task(service.run())
+    task = service.task = asyncio.create_task(service.run())
     await asyncio.sleep(0)  # it begins
     try:
         yield service

@@ -391,7 +391,7 @@ def speller(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
     """
     spelled = {token[0] for token in tokenizer.token_bytes if token is not None and len(token) == 1}
     if ord("?") not in spelled:
-        raise ValueError("Any text can be told only in tokens for single bytes, '?' among them: a tokenizer lacks it.")
+        raise ValueError("Any text can be told only in tokens for single bytes: give the tokenizer '?'.")
 
     def encode(text: str) -> list[int]:
         whole = text.encode(errors="replace").decode()  # half a surrogate pair has no bytes

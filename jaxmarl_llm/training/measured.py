@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from jaxmarl_llm.environments.bridges.python_games import HostGame
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rl.statistics import advantage_metrics, mismatch
 from jaxmarl_llm.rollout.trajectory import SampledTokens, Trajectory
@@ -15,12 +16,15 @@ from jaxmarl_llm.training.records import Advantages, Experience
 def measure(
     parts: Parts, experience: Experience, trajectory: Trajectory, advantages: Advantages
 ) -> dict[str, jax.Array]:
-    """The recipe's metrics of the games, the estimator's own, and metrics common to all recipes: invalid answers,
-    utilisation, length and repetition of speech, advantages by seat."""
+    """The recipe's metrics of the games, the estimator's own, and metrics common to all recipes. Those are invalid
+    answers, utilisation, length and repetition of speech, and advantages by seat. Games on the host have the share that
+    was cut off, too."""
     episodes = experience.episodes
     wrong = (episodes.acted & ~episodes.valid).sum()
     metrics = {"invalid": wrong / jnp.maximum(episodes.acted.sum(), 1)}
     metrics |= {f"utilisation/{name}": share for name, share in trajectory.utilisation.items()}
+    if isinstance(parts.recipe.game, HostGame):
+        metrics["cut_off"] = episodes.truncated.mean()
     if parts.rollout.messages.max_said:
         cut = trajectory.truncated_message_tokens
         metrics |= {f"truncated_message_tokens/{name}": count for name, count in cut.items()}

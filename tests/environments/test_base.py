@@ -303,7 +303,8 @@ def test_no_game_imports_another_game():
             "tasks": {"helpers"},
         }
         shared |= {"check": {"base", "python_games"}, "table": {"base", "check"}}
-        shared |= {"openenv_games": {"python_games"}}
+        shared |= {name: {"python_games"} for name in ("openenv_games", "agent_programs")}
+        shared |= {"prompts": {"python_games", "prompt_rewards"}, "verifiers_games": {"agent_programs", "bridges"}}
         shared |= {"pettingzoo_games": {"action_spaces", "base", "python_games", "table"}}
         shared |= {
             wrapper: {"base", "helpers", "wrappers"}
@@ -315,6 +316,7 @@ def test_no_game_imports_another_game():
                 "opponents",
                 "oracle",
                 "retry",
+                "shared_deals",
                 "subgoals",
                 "thoughts",
             )

@@ -30,7 +30,7 @@ def measures():
     """{name: (measure, game, groups)}: each function of a study that measures, with the first arm that uses it."""
     found = {}
     for module in MODULES:
-        name, _, study = registry.load_module(module)
+        name, _, study, *_ = registry.load_module(module)
         for arm in study.recipes.values():
             function = function_of(arm.measure)
             if function.__module__ != recipe.__name__:

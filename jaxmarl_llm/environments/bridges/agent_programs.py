@@ -38,6 +38,8 @@ class AgentEpisode:
         `settings` are `max_tokens` and `stop`. It is `client(seat)` without the client's cost, a millisecond or two.
         """
         asked = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        if not isinstance(asked, Sequence) or not all(isinstance(message, Mapping) for message in asked):
+            raise TypeError(f"messages is a text, or a list of messages as OpenAI's, got {messages!r}.")
         return await self._say(seat, asked, settings)
 
     def client(self, seat: str) -> Any:
@@ -95,7 +97,8 @@ class AgentProgram(HostGame):
 def paid_by_turn(paid: Any, seats: Sequence[str], spoke: Sequence[int]) -> dict[tuple[int, int], Any]:
     """{(turn, seat): what is paid} for a program's rewards; `spoke` holds the seat of every turn.
 
-    A seat that never spoke is paid nothing. Raises ValueError for an unknown seat and for a wrong number of rewards.
+    A seat that never spoke is paid nothing. Raises ValueError for an unknown seat, and for
+    rewards that are no numbers or too few.
     """
     given = dict(paid) if isinstance(paid, Mapping) else dict.fromkeys(seats, paid)
     if unknown := [seat for seat in given if seat not in seats]:
@@ -104,7 +107,9 @@ def paid_by_turn(paid: Any, seats: Sequence[str], spoke: Sequence[int]) -> dict[
     for name, reward in given.items():
         seat = list(seats).index(name)
         turns = [turn for turn, speaker in enumerate(spoke) if speaker == seat]
-        if isinstance(reward, Sequence) and not isinstance(reward, str):
+        if reward is None or isinstance(reward, str):
+            raise ValueError(f"It pays {name} {reward!r}, which is no number.")
+        if isinstance(reward, Sequence):
             if len(reward) != len(turns):
                 raise ValueError(f"It pays {name} {len(reward)} rewards for {len(turns)} answers.")
             result |= {(turn, seat): number for turn, number in zip(turns, reward, strict=True)}
