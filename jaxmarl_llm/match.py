@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -378,17 +377,13 @@ def main(settings: Settings, console: Console) -> None:
 
 def command() -> None:
     """The command line."""
-    try:
-        settings = tyro.cli(Settings, description=__doc__)
-        surroundings.settle()
+    settings = tyro.cli(Settings, description=__doc__)
+
+    def start() -> None:
         loading.keep_programs()
-        surroundings.check_devices()
         main(settings, Console())
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
+
+    surroundings.run_command(start)
 
 
 if __name__ == "__main__":

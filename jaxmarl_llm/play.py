@@ -205,19 +205,15 @@ def _show_result(settings: Settings, console: Console, table: Table) -> None:
 
 def command() -> None:
     """The command line."""
-    try:
-        settings = tyro.cli(Settings, description=__doc__)
-        surroundings.settle()
-        surroundings.check_devices()
-        main(settings, Console())
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-    except EOFError:
-        print("error: the input ended before the game did", file=sys.stderr)
-        raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
+    settings = tyro.cli(Settings, description=__doc__)
+
+    def start() -> None:
+        try:
+            main(settings, Console())
+        except EOFError:
+            raise ValueError("the input ended before the game did") from None
+
+    surroundings.run_command(start)
 
 
 if __name__ == "__main__":

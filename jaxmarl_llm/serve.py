@@ -14,7 +14,6 @@ import json
 import os
 import shlex
 import socket
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -262,17 +261,13 @@ def _web_server() -> Any:
 
 def command() -> None:
     """The command line."""
-    try:
-        settings = tyro.cli(Settings, description=__doc__)
-        surroundings.settle()
+    settings = tyro.cli(Settings, description=__doc__)
+
+    def start() -> None:
         loading.keep_programs()
-        surroundings.check_devices()
         main(settings)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
+
+    surroundings.run_command(start)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
@@ -51,6 +51,19 @@ def settle() -> None:
         print(
             f"This user has no home directory: {home.name} serves until the end; HOME names another.", file=sys.stderr
         )
+
+
+def run_command(main: Callable[[], object]) -> None:
+    """Runs a command in settled surroundings. An error is one sentence and exit status 2, an interruption is 130."""
+    try:
+        settle()
+        check_devices()
+        main()
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
 
 
 def check_numbers() -> None:

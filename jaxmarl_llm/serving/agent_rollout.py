@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -21,50 +19,15 @@ import numpy as np
 from jaxmarl_llm.environments.bridges.agent_programs import AgentEpisode, AgentProgram, paid_by_turn
 from jaxmarl_llm.keys import DEAL
 from jaxmarl_llm.models.decoder import Prompts
-from jaxmarl_llm.rollout.layout import Messages, rows_of_seats
 from jaxmarl_llm.rollout.names import name_text
 from jaxmarl_llm.rollout.policy import sampling_of
 from jaxmarl_llm.rollout.python_game import finite_reward
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
-from jaxmarl_llm.rollout.text_rows import TextRowLayout, pad, power_of_two, seeds, text_layout
+from jaxmarl_llm.rollout.text_rows import TextRowLayout, pad, power_of_two, seeds
 from jaxmarl_llm.rollout.trajectory import Episodes, Rows, Trajectory
 from jaxmarl_llm.serving.dialogues import Dialogues, Message, Row
-from jaxmarl_llm.serving.engine import Engine
+from jaxmarl_llm.serving.host_rollout import Failures, HostRollout
 from jaxmarl_llm.serving.service import Episode, Request, Seat, Served, Service, running
-
-
-def warn_again(text: str) -> None:
-    """Warns, also if the same warning was shown before."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        warnings.warn(text, stacklevel=2)
-
-
-class Failures:
-    """Reports programs that failed: the first of a batch, for ten batches at most."""
-
-    MOST = 10
-
-    def __init__(self) -> None:
-        self.tell: Callable[[str], object] = warn_again
-        self.run = ""  # the name of the run, if there are several
-        self._batches, self.count = 0, 0
-        self._sentences: dict[int, str] = {}  # by episode
-
-    def add(self, episode: int, why: str) -> None:
-        self.count += 1
-        self._sentences[episode] = why
-
-    def report(self, episodes: int) -> None:
-        """Reports the failures of the batch that ends here."""
-        if self.count and self._batches < self.MOST:
-            self._batches += 1
-            run = f"{self.run}: " * bool(self.run)
-            first = min(self._sentences)
-            why = f"Episode {first} failed: {self._sentences[first]}"
-            self.tell(f"{run}{why} Episodes that failed: {self.count} of {episodes}.")
-        self.count = 0
-        self._sentences.clear()
 
 
 class Ended(NamedTuple):
@@ -76,7 +39,7 @@ class Ended(NamedTuple):
     failed: bool
 
 
-class AgentRollout:
+class AgentRollout(HostRollout):
     """Plays a batch of an agent program: rollout(weights, key) -> Trajectory, as `Rollout`, but without jit.
 
     A seat has a row for each dialogue that it holds: the longest stands where `layouts` has the seat's row, and further
@@ -85,45 +48,24 @@ class AgentRollout:
     """
 
     def __init__(self, game: AgentProgram, policy_sets: dict[str, PolicySet], lineup: Lineup, budget: int):
-        if budget < 2:
-            raise ValueError(f"budget is a whole number of at least 2 (a token and the end), got {budget!r}.")
-        seats: Any = SimpleNamespace(agents=game.agents, scripts={}, accepts_illegal=True)
-        lineup.check(seats, policy_sets)
-        self.game, self.policy_sets, self.lineup, self.budget = game, policy_sets, lineup, budget
-        self.layouts = {name: text_layout(name, policy_sets[name], lineup, game.context) for name in policy_sets}
-        self.row_of = {
-            name: rows_of_seats(layout, lineup.episodes, game.agents) for name, layout in self.layouts.items()
-        }
-        self.wrong_rewards, self.messages = Failures(), Messages({}, 0, 0)  # no messages between seats
-        self._engines: dict[str, Engine] = {}
-
-    def max_sampled_tokens(self, policy_set: str) -> int:
-        """The largest number of trained tokens in a row of this policy set."""
-        return self.game.turns * (self.budget - 1)
+        super().__init__(policy_sets, lineup, game.agents, game.turns, budget, game.context, game.slots)
+        self.game, self.wrong_rewards = game, Failures()
 
     def __call__(self, weights: dict[str, dict], key: jax.Array) -> Trajectory:
-        for name, policy_set in self.policy_sets.items():
-            if name not in self._engines:
-                context, slots = self.layouts[name].context, power_of_two(self.game.slots, 1)
-                self._engines[name] = Engine(policy_set, weights[name], slots, context)
-            else:
-                self._engines[name].use(weights[name])
-        for engine in self._engines.values():
-            engine.reset_shares()
-        with ThreadPoolExecutor(1, "episodes") as beside:  # a notebook's thread has a loop of its own
-            ended = beside.submit(asyncio.run, self._play(key)).result()
+        with self.with_weights(weights), ThreadPoolExecutor(1, "episodes") as beside:
+            ended = beside.submit(asyncio.run, self._play(key)).result()  # a notebook's thread has a loop of its own
         self.wrong_rewards.report(len(ended))
         episodes = self._record(ended)
         rows = {name: self._rows(name, ended) for name in self.layouts}
-        used = {name: jnp.float32(engine.share_used) for name, engine in self._engines.items()}
-        return jax.tree.map(jnp.asarray, Trajectory(episodes, rows, used, {name: jnp.int32(0) for name in rows}))
+        cut = {name: jnp.int32(0) for name in rows}
+        return jax.tree.map(jnp.asarray, Trajectory(episodes, rows, self.utilisation(), cut))
 
     async def _play(self, key: jax.Array) -> list[Ended]:
         """Plays all episodes."""
         data = jax.random.key_data(key).tolist()
         served = {
             policy: Served(engine, index if engine.policy_set.lora else 0)
-            for engine in self._engines.values()
+            for engine in self.engines.values()
             for index, policy in enumerate(engine.policy_set.policies)
         }
         service = Service(served)
@@ -138,7 +80,7 @@ class AgentRollout:
 
         async with running(service):
             ended = await asyncio.gather(*(play(index) for index in range(self.lineup.episodes)))
-            while any(engine.busy for engine in self._engines.values()):  # calls of programs that failed
+            while any(engine.busy for engine in self.engines.values()):  # calls of programs that failed
                 await asyncio.sleep(0.001)
             return ended
 

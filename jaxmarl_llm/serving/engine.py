@@ -8,6 +8,7 @@ A token depends on the call's key, its row and its place in the answer, and not 
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from jaxmarl_llm.models.packing import heavy
 from jaxmarl_llm.rollout import decode
 from jaxmarl_llm.rollout.policy import PLAIN, Sampling
 from jaxmarl_llm.rollout.team import PolicySet
+from jaxmarl_llm.rollout.text_rows import power_of_two
 from jaxmarl_llm.serving import slots as arrays
 from jaxmarl_llm.serving.calls import FREE, Answer, Call, Candidates
 from jaxmarl_llm.text.grammar import Grammar, lift
@@ -98,7 +100,13 @@ class Engine:
         self._prepared = _prepare(self.policy_set, weights)
         self._owned: dict[Any, int] = {}  # {owner: the slot of its last call}
         self._slots = [_Slot() for _ in self._slots]
-        self._arrays = self._empty()
+        self._arrays: Any = self._empty()
+
+    def release(self) -> None:
+        """Forgets weights, caches and calls until `use` gives new weights."""
+        self.waiting.clear()
+        self._slots = [_Slot() for _ in self._slots]
+        self._prepared = self._arrays = None
 
     def abandon(self, why: str) -> None:
         """Ends all calls with the error `why`, and empties the slots: also after a program that failed."""
@@ -112,7 +120,7 @@ class Engine:
 
     def _empty(self) -> arrays.Slots:
         return arrays.empty(
-            self.config, len(self._slots), min(LEAST if heavy(self.config) else LEAST // 8, _power(self.context, 2))
+            self.config, len(self._slots), min(LEAST if heavy(self.config) else LEAST // 8, power_of_two(self.context))
         )
 
     @property
@@ -136,6 +144,8 @@ class Engine:
 
     def longest(self, call: Call) -> str:
         """Why the call cannot be answered; empty if it can."""
+        if self._prepared is None:
+            return "The engine has no weights now."
         if not call.tokens:
             return "The row is empty: it needs a token to continue."
         if call.budget < 1 or len(call.tokens) + call.budget > self.context:
@@ -260,7 +270,7 @@ class Engine:
         left = {number: len(self._slots[number].row) - self._slots[number].read for number in reading}
         alone = [number for number in reading if left[number] > SHORT and heavy(self.config)]
         for number in alone:
-            self._read([number], _power(min(left[number], CHUNK), 2, 2 * SHORT))
+            self._read([number], power_of_two(min(left[number], CHUNK), 2 * SHORT))
         together = [number for number in reading if number not in alone]
         if together:
             longest = min(max(left[number] for number in together), CHUNK)
@@ -354,7 +364,7 @@ class Engine:
 
     def _places(self, numbers: list[int]) -> np.ndarray:
         """int32 [M]: these slots, M a power of four; places past them hold R, unless all slots take part."""
-        count = min(_power(len(numbers), 4), len(self._slots))
+        count = min(4 ** math.ceil(math.log(len(numbers), 4)), len(self._slots))
         if count == len(self._slots):
             return np.arange(count, dtype=np.int32)
         return np.array([*numbers, *[len(self._slots)] * (count - len(numbers))], np.int32)
@@ -370,7 +380,7 @@ class Engine:
                 slot.row, slot.read = [], 0
         need = max(slot.read for slot in self._slots) + more
         if need > self._arrays.capacity:
-            self._arrays = arrays.widen(self._arrays, min(_power(need, 2), self.context + CHUNK))
+            self._arrays = arrays.widen(self._arrays, min(power_of_two(need), self.context + CHUNK))
 
 
 def _common(row: Sequence[int], other: Sequence[int]) -> int:
@@ -384,10 +394,3 @@ def _common(row: Sequence[int], other: Sequence[int]) -> int:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if row[:middle] == other[:middle] else (low, middle - 1)
     return low
-
-
-def _power(n: int, base: int, least: int = 1) -> int:
-    """The least of `least`, `least` * base, `least` * base^2 ... that is at least n: few numbers, for few programs."""
-    while least < n:
-        least *= base
-    return least

@@ -6,7 +6,6 @@ Shapes: B episodes, one seat, one turn, C rewards; of one policy set R rows, S t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -16,19 +15,18 @@ import numpy as np
 from jaxmarl_llm.environments.bridges.prompts import Prompts, Question
 from jaxmarl_llm.keys import DEAL, SAY, key_for
 from jaxmarl_llm.models import decoder
-from jaxmarl_llm.rollout.layout import Messages, rows_of_seats
 from jaxmarl_llm.rollout.names import name_text
 from jaxmarl_llm.rollout.policy import sampling_of
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
-from jaxmarl_llm.rollout.text_rows import TextRowLayout, pad, power_of_two, text_layout
+from jaxmarl_llm.rollout.text_rows import TextRowLayout, pad
 from jaxmarl_llm.rollout.trajectory import Episodes, Rows, Trajectory
-from jaxmarl_llm.serving.agent_rollout import Failures
 from jaxmarl_llm.serving.dialogues import Dialogues, Message, text_of
-from jaxmarl_llm.serving.engine import Answer, Call, Engine
+from jaxmarl_llm.serving.engine import Answer, Call
+from jaxmarl_llm.serving.host_rollout import Failures, HostRollout
 from jaxmarl_llm.serving.scores import probe, score
 
 
-class PromptRollout:
+class PromptRollout(HostRollout):
     """Answers a batch of questions: rollout(weights, key) -> Trajectory, as `Rollout`, but without jit.
 
     A token of an answer depends on the key, its episode and its place. Every batch begins with empty caches, so that a
@@ -38,40 +36,30 @@ class PromptRollout:
     """
 
     def __init__(self, game: Prompts, policy_sets: dict[str, PolicySet], lineup: Lineup, budget: int):
-        if budget < 2:
-            raise ValueError(f"budget is a whole number of at least 2 (a token and the end), got {budget!r}.")
-        seats: Any = SimpleNamespace(agents=game.agents, scripts={}, accepts_illegal=True)
-        lineup.check(seats, policy_sets)
-        self.game, self.policy_sets, self.lineup, self.budget = game, policy_sets, lineup, budget
-        self.layouts = {name: text_layout(name, policy_sets[name], lineup, game.context) for name in policy_sets}
-        self.row_of = {name: rows_of_seats(layout, lineup.episodes, 1) for name, layout in self.layouts.items()}
-        self.wrong_rewards, self.messages = Failures(), Messages({}, 0, 0)  # a question is no message
+        super().__init__(policy_sets, lineup, game.agents, 1, budget, game.context, game.slots)
+        self.game, self.wrong_rewards = game, Failures()
         probe(game)
         self._prompts = {name: self._write(layout) for name, layout in self.layouts.items()}
-        self._engines: dict[str, Engine] = {}
-
-    def max_sampled_tokens(self, policy_set: str) -> int:
-        """The largest number of trained tokens in a row of this policy set."""
-        return self.budget - 1
 
     def __call__(self, weights: dict[str, dict], key: jax.Array) -> Trajectory:
         size, asked = self.lineup.group_size, self._draw(key)
-        answers: list[Answer] = [Answer()] * self.lineup.episodes
-        texts, rows, used = [""] * len(answers), {}, {}
+        texts, rows, said = [""] * self.lineup.episodes, {}, {}
+        with self.with_weights(weights):
+            for name, layout in self.layouts.items():
+                which = zip(layout.episode.tolist(), layout.policy.tolist(), strict=True)
+                calls = [(asked[episode // size], policy, episode) for episode, policy in which]
+                said[name] = self._answer(name, key, calls)
         for name, layout in self.layouts.items():
-            which = zip(layout.episode.tolist(), layout.policy.tolist(), strict=True)
-            calls = [(asked[episode // size], policy, episode) for episode, policy in which]
-            said = self._answer(name, weights[name], key, calls)
-            for (_, _, episode), answer in zip(calls, said, strict=True):
-                answers[episode], texts[episode] = answer, text_of(layout.policy_set.tokenizer, answer.tokens)
+            for episode, answer in zip(layout.episode, said[name], strict=True):
+                texts[episode] = text_of(layout.policy_set.tokenizer, answer.tokens)
             prompts = [self._prompts[name][asked[group]] for group in layout.assignments[:, 0].tolist()]
-            rows[name] = self._record(layout, prompts, said)
-            used[name] = jnp.float32(self._engines[name].share_used)
+            rows[name] = self._record(layout, prompts, said[name])
         questions = [self.game.training[number] for number in asked for _ in range(size)]
         reward, problems = score(self.game, questions, texts)
         self._report(problems, len(texts))
         episodes = self._episodes(questions, reward)
-        return jax.tree.map(jnp.asarray, Trajectory(episodes, rows, used, {name: jnp.int32(0) for name in rows}))
+        cut = {name: jnp.int32(0) for name in rows}
+        return jax.tree.map(jnp.asarray, Trajectory(episodes, rows, self.utilisation(), cut))
 
     def held_out(self, weights: dict[str, dict], key: jax.Array) -> dict[str, np.ndarray]:
         """The mean reward of each held-out question over its answers, {metric: float64 [questions]}.
@@ -84,18 +72,21 @@ class PromptRollout:
         self.check_held_out()
         first, several = len(game.training), sum(len(x.policies) for x in self.policy_sets.values()) > 1
         questions = [question for question in game.testing for _ in range(count)]
-        for name, policy_set in self.policy_sets.items():
-            for policy, label in enumerate(policy_set.policies):
-                calls = [(first + number // count, policy, number) for number in range(len(questions))]
-                said = self._answer(name, weights[name], key, calls)
-                texts = [text_of(policy_set.tokenizer, answer.tokens) for answer in said]
-                table, problems = score(game, questions, texts)
-                self._report(problems, len(texts))
-                table = table.astype(np.float64).reshape(len(game.testing), count, -1)
-                columns = {component: table[..., i] for i, component in enumerate(game.components)}
-                parts = {"return": table.sum(-1), **(columns if len(columns) > 1 else {})}
-                for part, values in parts.items():
-                    metrics[f"held_out/{part}" + f"/{label}" * several] = _mean_of_rows(values)
+        texts: dict[str, list[str]] = {}  # by policy
+        with self.with_weights(weights):
+            for name, policy_set in self.policy_sets.items():
+                for policy, label in enumerate(policy_set.policies):
+                    calls = [(first + number // count, policy, number) for number in range(len(questions))]
+                    said = self._answer(name, key, calls)
+                    texts[label] = [text_of(policy_set.tokenizer, answer.tokens) for answer in said]
+        for label, answers in texts.items():
+            table, problems = score(game, questions, answers)
+            self._report(problems, len(answers))
+            table = table.astype(np.float64).reshape(len(game.testing), count, -1)
+            columns = {component: table[..., i] for i, component in enumerate(game.components)}
+            parts = {"return": table.sum(-1), **(columns if len(columns) > 1 else {})}
+            for part, values in parts.items():
+                metrics[f"held_out/{part}" + f"/{label}" * several] = _mean_of_rows(values)
         return metrics
 
     def check_held_out(self) -> None:
@@ -128,17 +119,10 @@ class PromptRollout:
             prompts.append(tokens)
         return prompts
 
-    def _answer(self, name: str, weights: dict, key: jax.Array, calls: Sequence[tuple[int, int, int]]) -> list[Answer]:
-        """The answers of a policy set to (question, policy, episode), with empty caches at the beginning."""
-        policy_set = self.policy_sets[name]
-        if name not in self._engines:
-            slots = power_of_two(self.game.slots, 1)
-            self._engines[name] = Engine(policy_set, weights, slots, self.layouts[name].context)
-        engine = self._engines[name]
-        engine.use(weights)
-        engine.reset_shares()
-        data = jax.random.key_data(key).tolist()
-        return engine.run(
+    def _answer(self, name: str, key: jax.Array, calls: Sequence[tuple[int, int, int]]) -> list[Answer]:
+        """The answers of a policy set to (question, policy, episode)."""
+        policy_set, data = self.policy_sets[name], jax.random.key_data(key).tolist()
+        return self.engines[name].run(
             [
                 Call(
                     tokens=self._prompts[name][question],

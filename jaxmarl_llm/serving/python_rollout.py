@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -21,15 +21,14 @@ from jaxmarl_llm.environments.bridges.python_games import Script, TextEnvironmen
 from jaxmarl_llm.keys import DEAL, SAY, SCRIPT
 from jaxmarl_llm.models.decoder import Prompts
 from jaxmarl_llm.rollout.dialogue import RULES_ONLY, Heard, hear, prompt
-from jaxmarl_llm.rollout.layout import Messages, rows_of_seats
 from jaxmarl_llm.rollout.names import name_text
 from jaxmarl_llm.rollout.policy import sampling_of
 from jaxmarl_llm.rollout.python_game import Dice, Game, WrongRewards, make_environment
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
-from jaxmarl_llm.rollout.text_rows import TextRowLayout, pad, power_of_two, seeds, text_layout
+from jaxmarl_llm.rollout.text_rows import TextRowLayout, pad, seeds
 from jaxmarl_llm.rollout.trajectory import Episodes, Rows, Trajectory
 from jaxmarl_llm.serving.calls import Answer, Call
-from jaxmarl_llm.serving.engine import Engine
+from jaxmarl_llm.serving.host_rollout import HostRollout
 
 # the recorded fields of a token, with their dtypes in Rows
 CELL = (
@@ -59,7 +58,7 @@ class _Row:
         return [*self.prompt, *(cell[0] for cell in self.cells)]
 
 
-class PythonRollout:
+class PythonRollout(HostRollout):
     """Plays a batch of Python games: rollout(weights, key) -> Trajectory, as `Rollout`, but without jit.
 
     `make` is called for every episode, as some games carry state from one deal to the next. Games of a group have the
@@ -95,21 +94,9 @@ class PythonRollout:
                 f"and {budget!r}."
             )
         with Dice(0):
-            self.agents = make_environment(make).agents
-        seats: Any = SimpleNamespace(agents=self.agents, scripts=scripts, accepts_illegal=True)
-        lineup.check(seats, policy_sets)
-        self.wrong_rewards = WrongRewards()
-        self.make, self.policy_sets, self.lineup, self.turns, self.budget = make, policy_sets, lineup, turns, budget
-        self.scripts, self.slots, self.messages = scripts, slots, Messages({}, 0, 0)  # an observation is no message
-        self.layouts = {name: text_layout(name, policy_sets[name], lineup, context) for name in policy_sets}
-        self.row_of = {
-            name: rows_of_seats(layout, lineup.episodes, self.agents) for name, layout in self.layouts.items()
-        }
-        self.engines: dict[str, Engine] = {}
-
-    def max_sampled_tokens(self, policy_set: str) -> int:
-        """The largest number of trained tokens in a row of this policy set."""
-        return self.turns * (self.budget - 1)
+            agents = make_environment(make).agents
+        super().__init__(policy_sets, lineup, agents, turns, budget, context, slots, scripts)
+        self.make, self.scripts, self.wrong_rewards = make, scripts, WrongRewards()
 
     def __call__(self, weights: dict[str, dict], key: jax.Array) -> Trajectory:
         lineup, group_size = self.lineup, self.lineup.group_size
@@ -124,30 +111,16 @@ class PythonRollout:
                     "seed, or from the global generators of Python and NumPy."
                 )
         rows = {name: self._open(name, games) for name in self.layouts}
-        self._use(weights)
         batch = _Batch(self, games, rows, key)
-        batch.play()
+        with self.with_weights(weights):
+            batch.play()
         self.wrong_rewards.report()
         done = np.array([game.now.done for game in games])
         ends: dict[str, Any] = {"terminated": done, "truncated": ~done}
         episodes = Episodes(**batch.record, **ends, group=group, game=np.zeros_like(group))
         records = {name: _record_rows(layout, rows[name]) for name, layout in self.layouts.items()}
-        used = {name: jnp.float32(self.engines[name].share_used if name in self.engines else 0) for name in rows}
-        return jax.tree.map(jnp.asarray, Trajectory(episodes, records, used, {name: jnp.int32(0) for name in rows}))
-
-    def _use(self, weights: dict[str, dict]) -> None:
-        """Gives the engines these weights."""
-        for name, policy_set in self.policy_sets.items():
-            if policy_set.config is None:
-                continue
-            if name in self.engines:
-                self.engines[name].use(weights[name])
-                continue
-            layout = self.layouts[name]
-            slots = power_of_two(len(layout.episode) if self.slots is None else self.slots, 1)
-            self.engines[name] = Engine(policy_set, weights[name], slots, layout.context)
-        for engine in self.engines.values():
-            engine.reset_shares()
+        cut = {name: jnp.int32(0) for name in rows}
+        return jax.tree.map(jnp.asarray, Trajectory(episodes, records, self.utilisation(), cut))
 
     def _open(self, name: str, games: list[Game]) -> list[_Row]:
         """The rows of a policy set with their prompts, which a group shares."""

@@ -14,11 +14,10 @@ from jaxmarl_llm.environments.bridges.prompts import Prompts
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Trajectory
 from jaxmarl_llm.serving.agent_rollout import AgentRollout
+from jaxmarl_llm.serving.host_rollout import HostRollout
 from jaxmarl_llm.serving.prompt_rollout import PromptRollout
 from jaxmarl_llm.serving.python_rollout import PythonRollout
 from jaxmarl_llm.training.recipe import Parts, Recipe
-
-HostRollout = PythonRollout | AgentRollout | PromptRollout
 
 
 def host_rollout(recipe: Recipe, policy_sets: dict[str, PolicySet], lineup: Lineup) -> HostRollout:

@@ -87,9 +87,9 @@ def test_probabilities_are_the_scorers_and_every_token_is_trained(played):
 
 def test_a_group_reads_its_prompt_once(rollout):
     rollout(weights(), jax.random.key(6))
-    before = rollout._engines["toy"].tokens_read
+    before = rollout.engines["toy"].tokens_read
     rows = rollout(weights(), jax.random.key(7)).rows["toy"]
-    read = rollout._engines["toy"].tokens_read - before
+    read = rollout.engines["toy"].tokens_read - before
     assert int(rows.prompts.length.sum()) <= read <= int(rows.prompts.length.sum()) + 2 * SIZE
 
 

@@ -5,11 +5,14 @@ from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 
 from jaxmarl_llm.environments.bridges.python_games import Turn
+from jaxmarl_llm.models import decoder
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
+from jaxmarl_llm.serving.calls import Call
 from jaxmarl_llm.serving.python_rollout import PythonRollout
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from tests.support.toys import ByteTokenizer
@@ -58,6 +61,34 @@ def test_a_game_that_outgrows_the_context_is_cut_off():
         assert episodes.truncated.tolist() == [True] and episodes.terminated.tolist() == [False]
         assert episodes.acted[0, :, 0].tolist() == [t < turns for t in range(4)]
         assert episodes.reward[0, :, 0, 0].tolist() == [float(t < turns) for t in range(4)]
+
+
+class Fragile(Chatter):
+    """The first game of all ends in an exception."""
+
+    broken = False
+
+    def step(self, said: dict[int, str]) -> Turn:
+        if not Fragile.broken:
+            Fragile.broken = True
+            raise RuntimeError("no luck")
+        return super().step(said)
+
+
+def test_after_a_game_that_raised_the_rollout_plays_again_and_between_batches_engines_hold_nothing():
+    config = tiny(BYTES, 128)
+    rollout, key = of_one(Fragile, group_size=2, config=config), jax.random.key(0)
+    weights = {"us": {"params": decoder.init(config, key)}}
+    with pytest.raises(RuntimeError, match="no luck"):
+        rollout(weights, key)
+    (engine,) = rollout.engines.values()
+    assert not engine.busy and engine._prepared is None and engine._arrays is None
+    again = jax.device_get(rollout(weights, key))
+    assert engine._prepared is None and engine._arrays is None
+    fresh = jax.device_get(of_one(Fragile, group_size=2, config=config)(weights, key))
+    jax.tree.map(np.testing.assert_array_equal, again, fresh)
+    with pytest.raises(ValueError, match="no weights now"):
+        engine.submit(Call([1], (0, 0), (0, 0, 0, 0), 4))
 
 
 def test_mistakes_are_named():
