@@ -63,7 +63,6 @@ class Episode:
     turns: int  # the most answers
     answered: int = 0
     spoke: list[int] = field(default_factory=list)  # the seat of every turn
-    refused: str = ""  # the first request that was refused
 
     def begin_turn(self, seat: int) -> int:
         """Counts an answer of a seat: the number of its turn."""
@@ -158,16 +157,6 @@ class Service:
         The calls end early if this is cancelled, or if `gone`, which the engine's thread asks, is true. Raises Refused
         for a request that cannot be answered.
         """
-        try:
-            return await self._answer(request, episode, seat, said, gone)
-        except Refused as error:
-            if episode in self.episodes:
-                self.episodes[episode].refused = self.episodes[episode].refused or error.sentence
-            raise
-
-    async def _answer(
-        self, request: Request, episode: str | None, seat: str | None, said: Callable | None, gone: Callable[[], bool]
-    ) -> list[Choice]:
         if self._more is None:
             raise Refused("The service does not run.", 503)
         if self.waiting + request.n > MOST_WAITING:

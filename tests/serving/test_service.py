@@ -48,7 +48,6 @@ def play(service, name: str, seed: int) -> tuple[dict, list[dict]]:
             again = await chat(http, name, "planner", later)
             late = await chat(http, name, "planner", later)
             assert "has had its 3 answers" in late["error"]["message"]
-            assert "has had its 3 answers" in service.episodes[name].refused
             return service.close_episode(name), [first, other, again]
 
     return asyncio.run(use())
@@ -97,7 +96,6 @@ def test_a_request_that_a_seat_refuses_is_no_turn(service, seat, options, says):
 
     answer, current = asyncio.run(use())
     assert says in answer["error"]["message"] and current.answered == 0 and current.spoke == []
-    assert seat == "judge" or says in current.refused
 
 
 def test_openais_client_speaks_for_a_seat(service):

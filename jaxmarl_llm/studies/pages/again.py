@@ -25,10 +25,10 @@ INTRODUCTION = """# What changed when we looked again
 
 The index of results once said that 447 of 605 predictions came "as predicted", and the word "reproduced" stood beside
 names of papers. No sum was wrong. The count was: identities, bounds that any run keeps, and predictions that had been
-turned to what pilots showed stood in it beside the papers' claims. Where notes said that predictions were written
-after pilots, 168 of 208 had held. Where the direction was the paper's and nothing was tuned on outcomes, 38 of 89 had.
-In `search_self_play` a bound was loosened after the table had contradicted it, and a later rewrite of its notes lost
-the sentence that said so.
+turned to what pilots showed stood in it beside the papers' claims. A reader of the notes counted by hand, in a list
+that this repository does not hold: where predictions were written after pilots, 168 of 208 had held; where the
+direction was the paper's and nothing was tuned on outcomes, 38 of 89 had. In `search_self_play` a bound was loosened
+after the table had contradicted it, and a later rewrite of its notes lost the sentence that said so.
 
 So every line was read again beside its paper and its history, and sorted: whose prediction it is, and where that is
 written. What must hold if the code is right became a check, which counts for nothing. Verdicts got another rule: the
