@@ -282,7 +282,7 @@ def test_the_recipe_for_slurm_runs(tmp_path):
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "Process 1 of 2" in done.stderr and done.stdout.count("Stated before the run") == 1
+    assert "Process 1 of 2" in done.stderr and done.stdout.count("Claim about a whole run, not tested by this run") == 1
     assert json.loads((tmp_path / "out" / "results.json").read_text())["updates"] == 2
 
 
