@@ -10,20 +10,17 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-import httpx
-import openai
-
 CHAT = "jaxmarl_llm_chat"
 
 
 class SeatClient:
-    """A client of verifiers (its `Client`) that asks a seat through `client`.
+    """A client of verifiers (its `Client`) that asks a seat through `client`, an `openai.AsyncOpenAI`.
 
     `spoke` holds the trace of each answer. Answers are given one at a time, so that their order is that of the
     episode's turns. `refused` is the sentence of the first refusal.
     """
 
-    def __init__(self, client: openai.AsyncOpenAI):
+    def __init__(self, client: Any):
         self._client, self._turn = client, asyncio.Lock()
         self.spoke, self.refused = list[str](), ""
 
@@ -39,6 +36,8 @@ class SeatClient:
         """The answer to a request of /v1/chat/completions. Raises verifiers' ProviderError for a refused request."""
         if not dialect.upstream_path.endswith("/chat/completions"):
             raise self._refusal("A seat answers /v1/chat/completions alone: use a harness that asks there.", 400)
+        import openai
+
         # verifiers makes null of an empty answer, and frames a stream itself
         messages = [{**message, "content": message.get("content") or ""} for message in body["messages"]]
         whole = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
@@ -65,8 +64,8 @@ class SeatClient:
         return model_error(sentence, status_code=status)
 
 
-def sentence_of(error: openai.APIStatusError) -> str:
-    """The sentence of a refusal, without OpenAI's frame."""
+def sentence_of(error: Any) -> str:
+    """The sentence of a refusal (`openai.APIStatusError`), without OpenAI's frame."""
     return error.body["message"] if isinstance(error.body, dict) and "message" in error.body else error.message
 
 
@@ -77,6 +76,8 @@ def install_chat() -> str:
     The harness asks the task's prompt and ends with the answer; an interaction asks again with the whole conversation.
     It runs in this process, and knows no tools.
     """
+    import httpx
+    import openai
     import verifiers.v1 as vf
     from verifiers.v1.dialects.chat import message_to_wire
 

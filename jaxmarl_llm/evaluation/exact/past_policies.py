@@ -31,10 +31,12 @@ def record(parts: Any) -> Callable[[dict, Any], dict[str, float]]:
             f"The policy of one learner is recorded, in a game of two actions: {parts.learners} learn, and there are "
             f"{game.legal.shape[1]}."
         )
-    table = tabulate(game, parts.policy_sets[name], budget=parts.recipe.budget, batch=len(game.owner))
+    home = parts.policy_set_of[name]  # a pretrained model's policies share the set of its name
+    policy_set = parts.policy_sets[home]
+    table = tabulate(game, policy_set, policy_set.policies.index(name), parts.recipe.budget, len(game.owner))
 
     def measure(weights: dict, _: Any) -> dict[str, float]:
-        policy = table(weights[name])
+        policy = table(weights[home])
         places = {f"first_action/{i}": float(p) for i, p in enumerate(policy[:, 0])}
         return {"nash_conv": float(solve.nash_conv(game, policy))} | places
 

