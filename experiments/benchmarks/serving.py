@@ -2,7 +2,8 @@
 
 Clients ask SmolLM2 for answers of 4 to 64 tokens, each its next question as soon as it has an answer. Both servers run
 in processes of their own and are asked in turn, in float32. Theirs needs torch and fastapi; without them ours is asked
-alone. "Utilisation" is the share of our slots that spoke, over all of our rounds. About five minutes.
+alone. "Utilisation" is the share of our slots that spoke, after the warm-up and while more answers than slots are
+missing. About five minutes.
 
   pip install 'jaxmarl_llm[bench,serve]' 'transformers[serving]'
   python -m experiments.benchmarks.serving [--clients 32] [--answers 64] [--slots 16] [--repeat 3] [--json FILE]
@@ -18,13 +19,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
 import httpx
+import numpy as np
 import openai
 import tyro
 
@@ -47,14 +49,23 @@ def questions(count: int, seed: int) -> list[dict[str, Any]]:
     return requests
 
 
-async def ask_all(port: int, model: str, requests: list[dict[str, Any]], clients: int) -> int:
-    """Asks everything, at most `clients` requests at a time: the number of tokens that were said."""
+async def ask_all(
+    port: int, model: str, requests: list[dict[str, Any]], clients: int, rest: int, end: Callable[[], None]
+) -> int:
+    """Asks everything, at most `clients` requests at a time: the number of tokens that were said.
+
+    Calls `end` when `rest` answers are still missing.
+    """
     client = openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="-", timeout=600, max_retries=0)
-    limit = asyncio.Semaphore(clients)
+    limit, left = asyncio.Semaphore(clients), len(requests)
 
     async def ask(request: dict[str, Any]) -> int:
         async with limit:
             answer = await client.chat.completions.create(model=model, temperature=1.0, **request)
+        nonlocal left
+        left -= 1
+        if left == rest:
+            end()
         assert answer.usage is not None  # both servers send it
         return answer.usage.completion_tokens
 
@@ -79,6 +90,13 @@ def serving(command: list[str], port: int) -> Iterator[None]:
             process.terminate()
 
 
+def counted(port: int) -> np.ndarray:
+    """(tokens that our server's slots said, tokens that they could have said) so far."""
+    lines = httpx.get(f"http://127.0.0.1:{port}/metrics").text.splitlines()
+    value = lambda name: next(float(line.split()[-1]) for line in lines if line.startswith(f"jaxmarl_llm_{name}{{"))
+    return np.array([value("tokens_said_total"), value("places_total")])
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -100,6 +118,7 @@ def main(
     beside = all(find_spec(name) for name in ("torch", "fastapi"))
     sides = [("ours", ports[0], "smollm2")] + [("theirs", ports[1], home)] * beside
     rates: dict[str, list[float]] = {name: [] for name, _, _ in sides}
+    used = np.zeros(2)
     with contextlib.ExitStack() as stack:
         ours = ["jaxmarl_llm.serve", "smollm2", "--slots", str(slots), "--context", "2048"]
         stack.enter_context(serving(ours, ports[0]))
@@ -108,18 +127,20 @@ def main(
         for number in range(repeat + 1):  # the first round compiles
             requests = questions(answers, number)
             for name, port, model in sides:
+                marks = [counted(ports[0])]
                 begun = time.perf_counter()
-                said = asyncio.run(ask_all(port, model, requests, clients))
+                said = asyncio.run(
+                    ask_all(port, model, requests, clients, slots, lambda: marks.append(counted(ports[0])))  # noqa: B023
+                )
                 rate = said / (time.perf_counter() - begun)
+                used += (marks[-1] - marks[0]) * (name == "ours" and number > 0)
                 print(
                     f"{'warm-up' if not number else f'round {number}'}, {name}: {said} tokens, {rate:.1f} tokens/s",
                     flush=True,
                 )
                 rates[name] += [rate] * bool(number)
-        lines = httpx.get(f"http://127.0.0.1:{ports[0]}/metrics").text.splitlines()
-    used = next(float(line.split()[-1]) for line in lines if line.startswith("jaxmarl_llm_slot_utilisation{"))
-    result: dict[str, Any] = {"clients": clients, "slots": slots, "utilisation": used, "tokens/s": rates}
-    print(f"ours: {median(rates['ours']):.1f} tokens/s, utilisation of slots {used:.2f}")
+    result: dict[str, Any] = {"clients": clients, "slots": slots, "utilisation": used[0] / used[1], "tokens/s": rates}
+    print(f"ours: {median(rates['ours']):.1f} tokens/s, utilisation of slots {used[0] / used[1]:.2f}")
     if beside:
         result["ratio"] = median(a / b for a, b in zip(rates["ours"], rates["theirs"], strict=True))
         print(f"theirs: {median(rates['theirs']):.1f} tokens/s; ratio {result['ratio']:.2f}")

@@ -81,6 +81,7 @@ def metrics(service: Service) -> str:
         ("waiting", "gauge", "Calls that wait for a slot.", lambda engine: len(engine.waiting)),
         ("tokens_read_total", "counter", "Tokens of prompts that were computed.", lambda engine: engine.tokens_read),
         ("tokens_said_total", "counter", "Tokens of answers.", lambda engine: engine.tokens_said),
+        ("places_total", "counter", "Tokens that all slots could have said meanwhile.", lambda engine: engine.places),
         ("slot_utilisation", "gauge", "Share of slots that spoke, over all runs.", lambda engine: engine.utilisation),
     ):
         lines += [f"# HELP jaxmarl_llm_{name} {help_text}", f"# TYPE jaxmarl_llm_{name} {kind}"]
