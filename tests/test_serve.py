@@ -28,6 +28,7 @@ from jaxmarl_llm.serve import Settings
 from jaxmarl_llm.serving.app import create
 from jaxmarl_llm.serving.service import Service
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
+from tests.support import openai_program
 from tests.support.families import CONFIG, weights
 from tests.support.serving import call_of, config_of, policies, tokenizer_of
 from tests.support.tokenizer_files import QWEN_TOOLS, qwen, written
@@ -161,9 +162,9 @@ def test_the_printed_command_is_answered(files):
         assert server.wait(60) in (0, 130)
 
 
-@pytest.mark.long
-def test_the_snippets_of_the_guide_run(tmp_path, capsys):
-    """A model of random weights with a chat template answers in place of SmolLM2, over a real connection."""
+@pytest.fixture
+def chatty(tmp_path):
+    """(directory of a model of random weights with a chat template, which shows tools; port of its server; service)."""
     tokenizer = tokenizer_of("files")
     loading.save(tmp_path / "chatty", config_of(tokenizer), policies("files")[1]["params"])
     written(tmp_path / "chatty", qwen(), QWEN_TOOLS, eos_token="<|im_end|>")
@@ -173,18 +174,38 @@ def test_the_snippets_of_the_guide_run(tmp_path, capsys):
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
-            names: dict = {}
-            for snippet in re.findall(r"```python\n(.*?)```", (ROOT / "docs/howto/serve.md").read_text(), re.DOTALL):
-                here = snippet.replace("127.0.0.1:8000", f"127.0.0.1:{listener.getsockname()[1]}")
-                here = here.replace('ask_many("smollm2")', f"ask_many({str(tmp_path / 'chatty')!r})")
-                exec(here.replace('model="smollm2"', 'model="chatty"'), names)
+            yield tmp_path / "chatty", listener.getsockname()[1], service
         finally:
             server.should_exit = True
             thread.join()
+
+
+@pytest.mark.long
+def test_the_snippets_of_the_guide_run(chatty, capsys):
+    """A model of random weights answers in place of SmolLM2, over a real connection."""
+    directory, port, service = chatty
+    names: dict = {}
+    for snippet in re.findall(r"```python\n(.*?)```", (ROOT / "docs/howto/serve.md").read_text(), re.DOTALL):
+        here = snippet.replace("127.0.0.1:8000", f"127.0.0.1:{port}")
+        here = here.replace('ask_many("smollm2")', f"ask_many({str(directory)!r})")
+        exec(here.replace('model="smollm2"', 'model="chatty"'), names)
     choice = names["choice"]
     assert len(choice.token_ids) == len(choice.logprobs.content) == names["answer"].usage.completion_tokens <= 20
     assert names["vote"].choices[0].message.content in ("yes", "no") and names["chunk"].choices[0].finish_reason
     assert str(choice.token_ids) in capsys.readouterr().out and not service.engines[0].busy
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not openai_program.installed(), reason="the later client is not installed")
+def test_a_later_client_of_openai_hears_the_same(chatty):
+    """Clients 2 and 3, each in a process: four answers, a stream, log-probabilities, a stop, tools, ids and errors."""
+    address = f"http://127.0.0.1:{chatty[1]}/v1"
+    present, later = (openai_program.run(address, later) for later in (False, True))
+    assert (present["major"], later["major"]) == (2, 3)
+    heard = present["heard"]
+    assert heard == later["heard"] and len(heard["texts"]) == 4
+    assert heard["stream"] == heard["texts"][0] and heard["stopped"] == heard["before"]
+    assert [heard[name][0] for name in ("lost", "wrong", "long")] == [404, 400, 400]
 
 
 @pytest.mark.commands
