@@ -36,15 +36,16 @@ def main(address: str) -> None:
     )
     several = ask(n=4, logprobs=True, top_logprobs=2)
     whole = several.choices[0]
-    letter = next(x for x in whole.message.content if x.isprintable())
+    text = whole.message.content
+    stop = next(text[i : i + 2] for i in range(1, len(text)) if text[i : i + 2].isascii())
     tool_turn = [*ASK, {"role": "assistant", "tool_calls": [CALL]}]
     tool_turn.append({"role": "tool", "tool_call_id": "call_0", "content": "blue"})
     heard = {
         "texts": [choice.message.content for choice in several.choices],
         "logprobs": [token.logprob for token in whole.logprobs.content],
         "stream": "".join(chunk.choices[0].delta.content or "" for chunk in ask(stream=True)),
-        "stopped": ask(stop=letter).choices[0].message.content,
-        "before": whole.message.content.partition(letter)[0],
+        "stopped": ask(stop=stop).choices[0].message.content,
+        "before": text.partition(stop)[0],
         "tools": ask(messages=tool_turn, tools=[TOOL]).choices[0].message.content,
         "ids": ask(extra_body={"return_token_ids": True}).choices[0].token_ids,
         "models": [model.id for model in client.models.list()],
@@ -53,7 +54,7 @@ def main(address: str) -> None:
         try:
             ask(**options)
         except openai.APIStatusError as error:
-            heard[name] = [error.status_code, error.message]
+            heard[name] = [error.status_code, error.body["message"]]
     print(json.dumps({"major": int(openai.__version__.partition(".")[0]), "heard": heard}))
 
 
