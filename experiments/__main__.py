@@ -8,9 +8,7 @@ python -m experiments pages [--check]
 python -m experiments release runs/mars-tiny --out policies
 """
 
-from experiments import prompts
-from jaxmarl_llm.planning import plan
 from jaxmarl_llm.studies import commands
 
 if __name__ == "__main__":
-    commands.main("experiments", {"plan": plan.command, "prompts": prompts.command})
+    commands.main("experiments", {"plan": "jaxmarl_llm.planning.plan", "prompts": "experiments.prompts"})

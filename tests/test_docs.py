@@ -16,7 +16,7 @@ import pytest
 
 import jaxmarl_llm
 from jaxmarl_llm.environments import REGISTRY
-from jaxmarl_llm.studies import registry
+from jaxmarl_llm.studies import catalogue
 from tests.support import budget
 
 ROOT = Path(__file__).parents[1]
@@ -45,10 +45,10 @@ def test_every_module_and_public_name_is_on_a_page_of_the_reference(generate):
 
 def test_every_study_has_its_page_with_all_of_its_runs(generate):
     pages = generate.methods()
-    for name in registry.find("experiments"):
+    for name in catalogue.find("experiments"):
         assert f"({name}.md)" in pages["methods/index.md"] and f"\n{name}\n" in pages["methods/index.md"]
     measured = re.findall(r"^\| \[\w+\]\((\w+)\.md\)", str(pages["methods/seconds.md"]), re.MULTILINE)
-    assert measured and set(measured) <= {*registry.find("experiments")}
+    assert measured and set(measured) <= {*catalogue.find("experiments")}
     for file in (ROOT / "experiments/results").glob("*/results.json"):
         assert any(f"## Run: {file.parent.name}\n" in text for text in pages.values() if isinstance(text, str))
         drawn = file.with_name("curves.svg").exists()

@@ -90,7 +90,7 @@ def serving(command: list[str], port: int) -> Iterator[None]:
             process.terminate()
 
 
-def counted(port: int) -> np.ndarray:
+def slot_counts(port: int) -> np.ndarray:
     """(tokens that our server's slots said, tokens that they could have said) so far."""
     lines = httpx.get(f"http://127.0.0.1:{port}/metrics").text.splitlines()
     value = lambda name: next(float(line.split()[-1]) for line in lines if line.startswith(f"jaxmarl_llm_{name}{{"))
@@ -127,10 +127,10 @@ def main(
         for number in range(repeat + 1):  # the first round compiles
             requests = questions(answers, number)
             for name, port, model in sides:
-                marks = [counted(ports[0])]
+                marks = [slot_counts(ports[0])]
                 begun = time.perf_counter()
                 said = asyncio.run(
-                    ask_all(port, model, requests, clients, slots, lambda: marks.append(counted(ports[0])))  # noqa: B023
+                    ask_all(port, model, requests, clients, slots, lambda: marks.append(slot_counts(ports[0])))  # noqa: B023
                 )
                 rate = said / (time.perf_counter() - begun)
                 used += (marks[-1] - marks[0]) * (name == "ours" and number > 0)

@@ -46,7 +46,7 @@ from rich.table import Table
 from jaxmarl_llm.devices import distributed, scopes, surroundings
 from jaxmarl_llm.runs import profile
 from jaxmarl_llm.runs.log import provenance
-from jaxmarl_llm.studies import prepared, registry, runner
+from jaxmarl_llm.studies import catalogue, prepared, registry, runner
 from jaxmarl_llm.studies.settings import Settings
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
@@ -206,7 +206,7 @@ def main(
     rows: dict[str, dict[str, Any]] = {}
     if json_file is not None and json_file.exists():
         rows = json.loads(json_file.read_text(encoding="utf-8"))
-    for name in names or registry.find("experiments"):
+    for name in names or catalogue.find("experiments"):
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, mp_context=spawn) as alone:
             rows[name] = alone.submit(watch_run, name, updates, time.time()).result()

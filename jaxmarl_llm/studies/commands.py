@@ -12,56 +12,70 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import tyro
-from rich.console import Console
+from jaxmarl_llm.studies import catalogue
 
-from jaxmarl_llm.studies import frozen, registry, runner, tables
-from jaxmarl_llm.studies.cli import execute
-from jaxmarl_llm.studies.pages import dialogues, pages, publish, release
-from jaxmarl_llm.studies.settings import Settings
-
-Command = Callable[[str, Sequence[str]], None]  # (name of the package, arguments)
+ROOM = "jaxmarl_llm.studies"
 BUILT_IN = {
-    "freeze": frozen.command,
-    "publish": publish.command,
-    "run": tables.command,
-    "pages": pages.command,
-    "release": release.command,
-    "dialogues": dialogues.command,
+    "freeze": f"{ROOM}.frozen",
+    "publish": f"{ROOM}.pages.publish",
+    "run": f"{ROOM}.tables",
+    "pages": f"{ROOM}.pages.pages",
+    "release": f"{ROOM}.pages.release",
+    "dialogues": f"{ROOM}.pages.dialogues",
 }
+"""Modules whose `command(package, arguments, console)` is a command. Each is imported when it is asked for."""
 
 
-def main(package: str, further: Mapping[str, Command] | None = None) -> None:
-    """Runs the command that sys.argv names. `further` holds commands from outside this folder, by name."""
+def main(package: str, further: Mapping[str, str] | None = None) -> None:
+    """Runs the command that sys.argv names.
+
+    `further` is {name: module} of commands from outside this folder, each a function `command(package, arguments)`.
+    """
     name, *arguments = sys.argv[1:] or ["--help"]
     further = further or {}
     if name in ("-h", "--help"):
-        execute(lambda stop, console: listing(package, further, console))
-    elif name in further:
-        further[name](package, arguments)
-    elif name in BUILT_IN:
-        execute(lambda stop, console: BUILT_IN[name](package, arguments, console))
+        _list(package, further)
+        return
+    if name in further:
+        importlib.import_module(further[name]).command(package, arguments)
+        return
+    from jaxmarl_llm.studies import frozen, runner
+    from jaxmarl_llm.studies.cli import execute
+
+    if name in BUILT_IN:
+        module = importlib.import_module(BUILT_IN[name])
+        execute(lambda stop, console: module.command(package, arguments, console))
     else:
         cores = frozen.CORES if "--frozen" in arguments else None
         execute(lambda stop, console: runner.run(*_parse(package, sys.argv[1:]), stop, console), cores)
 
 
-def _parse(package: str, words: Sequence[str]) -> tuple[registry.Entry, Settings]:
+def _parse(package: str, words: Sequence[str]) -> tuple[Any, Any]:
+    """(entry of the study, settings of the run)."""
+    import tyro
+
+    from jaxmarl_llm.studies import registry, runner
+    from jaxmarl_llm.studies.settings import Settings
+
     entry = None if words[0].startswith("-") else registry.load(package, words[0])  # before tyro, for a clear error
     prog = f"python -m {package}"
     settings = tyro.cli(Settings, args=list(words), prog=prog, description=runner.__doc__)
     return entry or registry.load(package, settings.study), settings
 
 
-def listing(package: str, further: Mapping[str, Command], console: Console) -> None:
-    """Prints every study with its question and its paper."""
-    entries = [registry.load(package, name) for name in registry.find(package)]
-    width = max((len(entry.name) for entry in entries), default=0)
-    for entry in entries:
-        study = entry.study
-        text = f"{entry.name:{width}}  {study.question}\n{'':{width}}  {study.paper}: {study.paper.url}"
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"Run one with `python -m {package} NAME`. Further commands: {', '.join((*BUILT_IN, *further))}.")
+def _list(package: str, further: Mapping[str, str]) -> None:
+    """Prints every study with its question and its paper. jax is not imported, which would take seconds."""
+    from jaxmarl_llm.text.console import lasting
+
+    with lasting():
+        try:
+            print("\n".join(catalogue.listing(package)))
+        except ValueError as error:
+            print(f"error: {error}", file=sys.stderr)
+            raise SystemExit(2) from None
+        print(f"Run one with `python -m {package} NAME`. Further commands: {', '.join((*BUILT_IN, *further))}.")

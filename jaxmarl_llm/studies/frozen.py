@@ -22,7 +22,7 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from jaxmarl_llm.studies import registry
+from jaxmarl_llm.studies import catalogue, registry
 from jaxmarl_llm.studies.git import Repository
 from jaxmarl_llm.studies.pages.results import write_atomically
 from jaxmarl_llm.studies.predictions import FEWEST, record_of
@@ -86,7 +86,7 @@ def freeze(package: str, options: Options, console: Console) -> None:
     Raises ValueError before it writes: for an unknown study or one without predictions, for too few seeds, without a
     name or an entry in `tried`. The tree must be clean.
     """
-    home = registry.home(package)
+    home = catalogue.home(package)
     repository = Repository(home)
     if options.seeds < FEWEST or not options.tried.strip() or not options.names:
         raise ValueError(f"Name studies, say in --tried what was tried before, and take at least {FEWEST} seeds.")
@@ -114,7 +114,7 @@ def freeze(package: str, options: Options, console: Console) -> None:
 
 def read(package: str, name: str) -> dict[str, Any]:
     """The freeze of a study. Raises ValueError if there is none."""
-    file = registry.home(package) / "results" / name / FILE
+    file = catalogue.home(package) / "results" / name / FILE
     if not file.exists():
         raise ValueError(f"{name} is not frozen: run `python -m {package} freeze {name}` and commit {FILE}.")
     return json.loads(file.read_text(encoding="utf-8"))
@@ -127,7 +127,7 @@ def check_run(package: str, name: str, study: Study) -> dict[str, Any]:
     settings than the frozen ones.
     """
     kept = read(package, name)
-    home = registry.home(package)
+    home = catalogue.home(package)
     repository, file = Repository(home), home / "results" / name / FILE
     if dirty := repository.dirty(home / "results"):
         raise ValueError(f"{dirty[0]} is not committed: the table of a frozen study runs in a clean tree.")

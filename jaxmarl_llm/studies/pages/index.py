@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from jaxmarl_llm.studies import registry
+from jaxmarl_llm.studies import catalogue
 from jaxmarl_llm.studies.pages.again import changes, held_again
 from jaxmarl_llm.studies.pages.format import count, duration, markdown
 from jaxmarl_llm.studies.pages.page import arms, is_counted, link, read_about, standing
@@ -113,7 +113,7 @@ def count_predictions(read: Mapping[Path, Mapping[str, Any]]) -> str:
 def index(files: Iterable[Path], beside: Path, package: str) -> str:
     """Markdown with a row for each run, by the folder of its study; links are relative to the folder `beside`."""
     read = {file: load(file) for file in sorted(files, key=lambda file: (file.parent.name, file))}
-    rooms = {name: module.split(".")[1] for name, module in registry.find(package).items()}
+    rooms = {name: module.split(".")[1] for name, module in catalogue.find(package).items()}
     room = lambda item: "pretrained models" if not item[1]["predictions"] else rooms.get(item[1]["study"], "studies")
     parts = [INTRODUCTION.format(package=package), count_predictions(read)]
     for title, runs in groupby(sorted(read.items(), key=room), key=room):

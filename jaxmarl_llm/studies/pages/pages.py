@@ -14,7 +14,7 @@ from typing import Any
 import tyro
 from rich.console import Console
 
-from jaxmarl_llm.studies import registry
+from jaxmarl_llm.studies import catalogue
 from jaxmarl_llm.studies.pages import figures, history
 from jaxmarl_llm.studies.pages.index import collection, index
 from jaxmarl_llm.studies.pages.page import page
@@ -36,7 +36,7 @@ class Options:
 
 def run(package: str, options: Options, console: Console) -> None:
     """Writes all pages of a package and its index. Raises ValueError without any results."""
-    home = registry.home(package)
+    home = catalogue.home(package)
     if options.check:
         texts = texts_of(package, home)
         stale = [file for file, text in texts.items() if not file.exists() or file.read_text(encoding="utf-8") != text]

@@ -18,7 +18,7 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from jaxmarl_llm.studies import frozen, registry
+from jaxmarl_llm.studies import catalogue, frozen
 from jaxmarl_llm.studies.pages import history
 from jaxmarl_llm.studies.pages.results import load, run_of, slim, text_of, write_atomically
 
@@ -38,7 +38,7 @@ def publish(package: str, options: Options, console: Console) -> None:
 
     Raises ValueError, before it writes, for a run of tiny policies that is not the frozen table of its study.
     """
-    home = (options.into or registry.home(package)) / "results"
+    home = (options.into or catalogue.home(package)) / "results"
     loaded = {run: load(run / "results.json") for run in options.runs}
     for run, results in loaded.items():
         name = results["study"]

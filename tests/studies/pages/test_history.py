@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxmarl_llm.studies import commands, frozen, registry
+from jaxmarl_llm.studies import catalogue, commands, frozen
 from jaxmarl_llm.studies.pages import history
 
 STUDY = """
@@ -368,7 +368,7 @@ def test_a_freeze_may_wait_for_its_table_and_a_third_one_may_not_skip_it(publish
 
 
 def test_the_repository_has_nothing_to_hide():
-    home = registry.home("experiments")
+    home = catalogue.home("experiments")
     if git(home, "rev-parse", "--is-shallow-repository") == "true":
         pytest.skip("the history of git is cut off")
     assert history.faults("experiments", home) == []

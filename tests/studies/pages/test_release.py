@@ -15,7 +15,7 @@ from jaxmarl_llm.models import loading, lora
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rollout.policy_files import load_policy, save_policy
 from jaxmarl_llm.rollout.team import PolicySet
-from jaxmarl_llm.studies import registry
+from jaxmarl_llm.studies import catalogue
 from jaxmarl_llm.studies.pages import release
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from tests.support.families import CONFIG, weights
@@ -31,7 +31,7 @@ def finished(tmp_path):
     """A run of a pretrained model as it lies there when it is over, with an adapter on a model of the test."""
     run = tmp_path / "run"
     run.mkdir()
-    shutil.copy(registry.home("experiments") / "results/exploitability/results.json", run)
+    shutil.copy(catalogue.home("experiments") / "results/exploitability/results.json", run)
     told = json.loads((run / "results.json").read_text()) | {"model": "small", "seeds": [3, 4]}
     (run / "results.json").write_text(json.dumps(told))
     tokenizer, own = SymbolTokenizer(["x"]), Lora(2, 4.0, ("*",))

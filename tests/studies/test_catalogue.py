@@ -1,0 +1,31 @@
+"""Studies as their files tell of them."""
+
+import subprocess
+import sys
+
+from jaxmarl_llm.studies.catalogue import Outline, outline
+
+WITHOUT_JAX = """
+import sys
+from jaxmarl_llm.studies import commands
+
+sys.argv[1:] = []
+commands.main("experiments", {"plan": "jaxmarl_llm.planning.plan"})
+sys.exit(any(name in sys.modules for name in ("jax", "numpy", "tyro", "transformers")))
+"""
+
+
+def test_the_list_imports_no_study():
+    """It takes a quarter of a second; jax alone takes one."""
+    run = subprocess.run([sys.executable, "-c", WITHOUT_JAX], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert "\nmars " in run.stdout
+    assert run.stdout.endswith("run, pages, release, dialogues, plan.\n")
+
+
+def test_constants_of_the_file_are_resolved_and_a_paper_may_be_missing(tmp_path):
+    file = tmp_path / "study.py"
+    file.write_text('NAME = "A (B), 1"\nSTUDY = Study(paper=Paper(NAME, url="u", year=2025), question="Why?")\n')
+    assert outline(file) == Outline("Why?", "A (B), 1", "u", "2025") and outline(file).source == "A (B), 1, 2025: u"
+    file.write_text("ASKED = compute()\nSTUDY = Study(question=ASKED, arms={})\n")
+    assert outline(file) == Outline("", "", "", "") and outline(file).source == ""
