@@ -75,7 +75,7 @@ def against_exact(
 ) -> Callable[[dict, jax.Array], dict[str, float]]:
     """Mean squared errors of `estimate` and of `episode` against exact advantages, over all acts of fresh games."""
     ((name, policy_set),) = parts.policy_sets.items()
-    tree = solve.tree(GAME, weights=(1.0, 0.0))
+    tree = solve.tree(GAME)
     table = tabulate(tree, policy_set, budget=parts.recipe.budget)
     play = jit_rollout(Rollout(GAME, {name: policy_set}, Lineup((("learner",),) * groups, 8), parts.recipe.budget))
     length = jnp.arange(groups) % GAME.locks + 1

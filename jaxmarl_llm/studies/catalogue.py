@@ -43,8 +43,8 @@ def files(package: str) -> dict[str, Path]:
         if file.stem.startswith("_") or "\nSTUDY = " not in file.read_text(encoding="utf-8"):
             continue
         if file.stem in result:
-            one, other = (module_of(package, path) for path in (result[file.stem], file))
-            raise ValueError(f"{one} and {other} are both called {file.stem}: rename one of them.")
+            first, second = (module_of(package, path) for path in (result[file.stem], file))
+            raise ValueError(f"{first} and {second} are both called {file.stem}: rename one of them.")
         result[file.stem] = file
     return result
 

@@ -55,13 +55,17 @@ def waiting(package: str, into: Path) -> list[str]:
 
 
 def run(package: str, options: Options, console: Console) -> None:
-    """Runs every table that waits, and writes its page. Raises ValueError without `frozen`, and if a table fails."""
+    """Runs every table that waits, and writes its page. A table that fails stops no other.
+
+    Raises ValueError without `frozen`, and after the last table if any failed.
+    """
     if not options.frozen:
         raise ValueError(f"Give --frozen to run all frozen tables, or run one study: `python -m {package} NAME`.")
     into = options.into or catalogue.home(package)
     names = waiting(package, into)
     console.print(f"{len(names)} tables: {', '.join(names)}")
     os.nice(LOWEST)
+    failures: list[str] = []
     for number, name in enumerate(names):
         out, began = options.out / f"{name}-frozen", time.monotonic()
         command = [sys.executable, "-m", package, name, "--frozen", "--out", str(out)]
@@ -69,11 +73,15 @@ def run(package: str, options: Options, console: Console) -> None:
         if code == STOPPED:
             return
         if code:
-            raise ValueError(f"The table of {name} ended with status {code}: `{' '.join(command[1:])}` shows why.")
+            failures.append(f"The table of {name} ended with status {code}: `{' '.join(command[1:])}` shows why.")
+            console.print(failures[-1], markup=False, soft_wrap=True)
+            continue
         publish.publish(package, publish.Options((out,), why=options.why, into=into), console)
         pages.draw(folder := into / "results" / name, load(folder / "results.json"))
         pages.write(package, into)
         console.print(f"{name}: {duration(time.monotonic() - began)}; {len(names) - number - 1} tables are left.")
+    if failures:
+        raise ValueError(" ".join(failures))
 
 
 def command(package: str, arguments: Sequence[str], console: Console) -> None:

@@ -240,7 +240,7 @@ def test_a_run_of_other_seeds_is_not_published(toy, command, tmp_path):
 
 @pytest.mark.commands
 def test_all_tables_that_wait_are_run_and_get_their_pages(toy, command, tmp_path, monkeypatch):
-    """Once: nothing waits then. The results of another checkout are written."""
+    """Once: nothing waits then. The results of another checkout are written. A table that fails stops no other."""
     main = f"from jaxmarl_llm.studies import commands\n\ncommands.main({PACKAGE!r})\n"
     (toy / "__main__.py").write_text(main)
     commit(toy.parent, "a command")
@@ -251,10 +251,14 @@ def test_all_tables_that_wait_are_run_and_get_their_pages(toy, command, tmp_path
     git(toy.parent, "worktree", "add", "-q", str(tmp_path / "other"))
     other = tmp_path / "other" / PACKAGE
     options = ("run", "--frozen", "--out", tmp_path / "runs", "--into", other)
-    assert "1 tables: levels" in command(*options)
+    broken = toy / "results" / "broken"  # it waits first, and has no study
+    shutil.copytree(toy / "results" / "levels", broken)
+    commit(toy.parent, "a table that cannot run")
+    assert "The table of broken ended with status 2" in command(*options)
     assert "**Frozen** at" in (other / "results/levels/README.md").read_text()
     assert "[levels](results/levels/README.md)" in (other / "README.md").read_text()
     assert not (toy / "results/levels/results.json").exists()
+    shutil.rmtree(broken)
     assert "0 tables" in command(*options)
 
 
