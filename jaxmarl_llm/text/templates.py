@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import re
 import resource
@@ -45,13 +46,29 @@ MOST_TEMPLATE = 1 << 20  # characters
 MOST_SECONDS, MOST_TEXT, MOST_MEMORY = 2.0, 1 << 20, 1 << 31  # limits of a rendering; characters and bytes
 
 
+@contextlib.contextmanager
+def _no_advice() -> Iterator[None]:
+    """A context without transformers' advice that PyTorch is missing, which nothing here needs."""
+    quiet = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
+    given = os.environ.get(quiet)
+    os.environ[quiet] = "1"
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ[quiet]
+        else:
+            os.environ[quiet] = given
+
+
 def chat_template(directory: Path, template: str | None) -> Any:
     """A tokenizer of transformers that renders a directory's chat template, or `template` in its place.
 
     It has no vocabulary, which would take seconds to load (262,144 tokens). The template reads MOMENT as the time.
     Raises ValueError if there is no template.
     """
-    from transformers import PreTrainedTokenizerFast  # takes a second to import, and only this function needs it
+    with _no_advice():
+        from transformers import PreTrainedTokenizerFast  # takes a second to import, and only this function needs it
 
     about: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
