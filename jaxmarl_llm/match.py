@@ -40,6 +40,7 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Trajectory
 from jaxmarl_llm.text.console import lasting
+from jaxmarl_llm.text.refusals import suggest
 from jaxmarl_llm.text.visible import visible
 from jaxmarl_llm.training import examine
 from jaxmarl_llm.view import page, records
@@ -118,7 +119,8 @@ class Played(NamedTuple):
 def prepare(settings: Settings) -> Match:
     """Loads the players. Raises ValueError for a game, player or number that cannot be, before anything compiles."""
     if settings.game not in REGISTRY:
-        raise ValueError(f"No game is called {settings.game!r}: possible are {', '.join(sorted(REGISTRY))}.")
+        hint = suggest(settings.game, sorted(REGISTRY))
+        raise ValueError(f"No game is called {settings.game!r}. {hint}Possible are {', '.join(sorted(REGISTRY))}.")
     for name, low, high in (
         ("games", 1, 2**24),
         ("seed", 0, 2**32 - 1),

@@ -35,6 +35,7 @@ from jaxmarl_llm.rollout.policy_files import budgets as answer_budgets
 from jaxmarl_llm.rollout.policy_files import check_texts, load_policy
 from jaxmarl_llm.text.console import lasting
 from jaxmarl_llm.text.grammar import Free, lift
+from jaxmarl_llm.text.refusals import suggest
 from jaxmarl_llm.text.tokenizers import speller
 from jaxmarl_llm.text.visible import visible
 
@@ -135,7 +136,8 @@ def load_player(game: Any, source: str, adapter: Path | None, words: int) -> Pla
 def main(settings: Settings, console: Console) -> None:
     """Plays a game. Raises ValueError for a game, seat or player that does not exist."""
     if settings.game not in REGISTRY:
-        raise ValueError(f"No game is called {settings.game!r}: possible are {', '.join(sorted(REGISTRY))}.")
+        hint = suggest(settings.game, sorted(REGISTRY))
+        raise ValueError(f"No game is called {settings.game!r}. {hint}Possible are {', '.join(sorted(REGISTRY))}.")
     if not 0 <= settings.seed < 2**63:
         raise ValueError(f"seed must be from 0 to 2^63 - 1, got {settings.seed}.")
     if not 1 <= settings.words < 2**15:

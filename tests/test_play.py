@@ -93,7 +93,8 @@ def test_who_plays_is_told_of_no_reward_before_the_end(play):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("go",), "No game is called 'go': possible are advised, battle_of_the_sexes"),
+        (("kuhn",), "No game is called 'kuhn'. Did you mean kuhn_poker? Possible are"),
+        (("go",), "No game is called 'go'. Possible are advised, battle_of_the_sexes"),
         (("kuhn_poker", "--seat", "2"), "The game has seats 0 to 1 (-1: watch), got 2"),
         (("kuhn_poker", "--seed", "99999999999999999999"), "seed must be from 0 to 2^63 - 1"),
         (("prisoners_dilemma_talk", "--against", "nobody"), "Unknown model 'nobody'"),

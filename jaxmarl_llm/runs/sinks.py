@@ -120,7 +120,10 @@ class Wandb(_Tracker):
         import wandb
 
         where: dict[str, Any] = {"name": name, "group": self._directory.parent.name, "dir": str(self._directory)}
-        return wandb.init(project=PROJECT, config=self._config, reinit="create_new", **where)
+        try:
+            return wandb.init(project=PROJECT, config=self._config, reinit="create_new", **where)
+        except wandb.errors.UsageError as error:
+            raise ValueError(f"wandb refuses: {error} Or set WANDB_MODE=offline.") from error
 
     def text(self, step: int, tag: str, markdown: str) -> None:
         from wandb import Html

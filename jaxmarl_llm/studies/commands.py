@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,9 @@ BUILT_IN = {
     "dialogues": f"{ROOM}.pages.dialogues",
 }
 """Modules whose `command(package, arguments, console)` is a command. Each is imported when it is asked for."""
+
+
+NICKNAMES = {"--lr": "Did you mean --learning-rate?", "--steps": "Did you mean --updates?"}
 
 
 def main(package: str, further: Mapping[str, str] | None = None) -> None:
@@ -61,10 +65,17 @@ def _parse(package: str, words: Sequence[str]) -> tuple[Any, Any]:
 
     from jaxmarl_llm.studies import registry, runner
     from jaxmarl_llm.studies.settings import Settings
+    from jaxmarl_llm.text.refusals import suggest
 
     entry = None if words[0].startswith("-") else registry.load(package, words[0])  # before tyro, for a clear error
     prog = f"python -m {package}"
-    settings = tyro.cli(Settings, args=list(words), prog=prog, description=runner.__doc__)
+    try:
+        settings = tyro.cli(Settings, args=list(words), prog=prog, description=runner.__doc__)
+    except SystemExit as end:
+        options = [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(Settings)]
+        for word in (word for word in words if end.code and word.startswith("--") and word not in options):
+            print(NICKNAMES.get(word) or suggest(word, options).strip(), file=sys.stderr)
+        raise
     return entry or registry.load(package, settings.study), settings
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from typing import NamedTuple
 
 from jaxmarl_llm.studies.catalogue import find
 from jaxmarl_llm.studies.study import Study
+from jaxmarl_llm.text.refusals import suggest
 
 
 class Entry(NamedTuple):
@@ -23,9 +23,7 @@ def load(package: str, name: str) -> Entry:
     """Imports and checks the study of a name. Raises ValueError for an unknown name."""
     known = find(package)
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"Did you mean {near[0]}? " if near else ""
-        raise ValueError(f"There is no study {name!r}. {hint}The studies are {', '.join(known)}.")
+        raise ValueError(f"There is no study {name!r}. {suggest(name, known)}The studies are {', '.join(known)}.")
     return load_module(known[name])
 
 

@@ -1,7 +1,8 @@
-"""Checks of files: JSON of bounded size, tables key -> kind of the values allowed, and sentences for the problems."""
+"""Checks of files: JSON of bounded size, tables key -> kind of the values allowed; and the words of refusals."""
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -66,6 +67,13 @@ def quote(value: Any, length: int = 60) -> str:
         return f"a number of {math.floor(math.log10(abs(value))) + 1} digits"
     text = repr(value[: 2 * length] if isinstance(value, str | bytes | list | tuple) else value)
     return text if len(text) <= length else f"{text[:length]}..."
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """ "Did you mean NAME? ", for the nearest known name or one that begins alike; empty if there is none."""
+    names = [*known]
+    near = difflib.get_close_matches(name, names, n=1) or [x for x in names if name and x.startswith(name)]
+    return f"Did you mean {near[0]}? " if near else ""
 
 
 def join_problems(problems: Iterable[str], length: int = MOST_SAID) -> str:

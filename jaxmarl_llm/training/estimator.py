@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.losses import Hparams
 from jaxmarl_llm.training.records import Advantages, Experience
 
@@ -56,3 +57,13 @@ def estimator(
         if name not in taken:
             raise ValueError(f"{function.__name__} has no option {name!r}: it takes {', '.join(list(taken)[4:])}.")
     return Estimator(function, options, hparams, components)
+
+
+def check_advantage(advantage: Any, group_size: int) -> None:
+    """Raises ValueError for a function of arrays in place of an estimator, and for groups of one that are compared."""
+    if getattr(advantage, "__module__", "").startswith(advantages.__name__):
+        name = getattr(advantage, "__name__", "it")
+        raise ValueError(f"{name} is a function of arrays: advantage=estimator(advantages.{name}) takes it.")
+    function = advantage.of if isinstance(advantage, Estimator) else None
+    if function is not None and function in advantages.OF_GROUPS and group_size == 1:
+        raise ValueError(f"{function.__name__} compares the games of a group: group_size must be at least 2.")

@@ -23,14 +23,14 @@ from jaxmarl_llm.environments.bridges.python_games import HostGame
 from jaxmarl_llm.environments.check import check_object
 from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.models.config import Remat
-from jaxmarl_llm.rl import advantages, losses
+from jaxmarl_llm.rl import losses
 from jaxmarl_llm.rl.choices import Choices, Option, check_choices, stack_runs
 from jaxmarl_llm.rl.losses import Hparams
 from jaxmarl_llm.rollout.policy import PLAIN, Sampling, Scorer
 from jaxmarl_llm.rollout.team import PolicySet, strings
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
-from jaxmarl_llm.training.estimator import Estimator
+from jaxmarl_llm.training.estimator import check_advantage
 from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.optimiser import check_optimiser
 from jaxmarl_llm.training.records import AdvantageFn, Arranged, Common, Snapshots
@@ -205,9 +205,7 @@ class Recipe:
                 raise ValueError(
                     f"Is {name!r} to learn, or is it {near[0]!r}, who is scripted? Rename it if it learns."
                 )
-        function = self.advantage.of if isinstance(self.advantage, Estimator) else None
-        if function is not None and function in advantages.OF_GROUPS and self.group_size == 1:
-            raise ValueError(f"{function.__name__} compares the games of a group: group_size must be at least 2.")
+        check_advantage(self.advantage, self.group_size)
         if isinstance(self.warm_start, Recipe) and set(self.warm_start.learners) != set(self.learners):
             raise ValueError(f"Warm start of {self.warm_start.learners}, but other learners begin: {self.learners}.")
         if isinstance(self.warm_start, Recipe) and self.warm_start.past:

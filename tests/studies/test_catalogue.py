@@ -3,6 +3,9 @@
 import subprocess
 import sys
 
+import pytest
+
+from jaxmarl_llm.studies import commands
 from jaxmarl_llm.studies.catalogue import Outline, outline
 
 WITHOUT_JAX = """
@@ -29,3 +32,14 @@ def test_constants_of_the_file_are_resolved_and_a_paper_may_be_missing(tmp_path)
     assert outline(file) == Outline("Why?", "A (B), 1", "u", "2025") and outline(file).source == "A (B), 1, 2025: u"
     file.write_text("ASKED = compute()\nSTUDY = Study(question=ASKED, arms={})\n")
     assert outline(file) == Outline("", "", "", "") and outline(file).source == ""
+
+
+@pytest.mark.parametrize(
+    "word, hint",
+    [("--lr", "Did you mean --learning-rate?"), ("--update", "Did you mean --updates?"), ("--qqq", "")],
+)
+def test_an_unknown_option_is_told_its_neighbour(word, hint, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["experiments", "mars", word, "3"])
+    with pytest.raises(SystemExit):
+        commands.main("experiments")
+    assert capsys.readouterr().err.splitlines()[-1] == hint

@@ -195,6 +195,11 @@ def test_runs_have_the_recipe_s_hparams_and_a_seed_each():
             Trainer(CREDIT, given, seeds)
 
 
+def test_a_function_of_arrays_is_no_estimator_of_a_recipe():
+    with pytest.raises(ValueError, match=r"grpo is a function of arrays: advantage=estimator\(advantages\.grpo\)"):
+        dataclasses.replace(RECIPE, advantage=advantages.grpo).check()
+
+
 def test_a_misspelt_hparam_is_refused():
     with pytest.raises(ValueError, match="Nothing reads an hparam 'learningrate': did you mean 'learning_rate'"):
         dataclasses.replace(RECIPE, hparams={"learningrate": 1e-3}).check()
