@@ -55,6 +55,10 @@ class AgentRollout(HostRollout):
         with self.with_weights(weights), ThreadPoolExecutor(1, "episodes") as beside:
             ended = beside.submit(asyncio.run, self._play(key)).result()  # a notebook's thread has a loop of its own
         self.wrong_rewards.report(len(ended))
+        if all(
+            episode.failed and not episode.paid for episode in ended
+        ):  # nothing to learn from: the update is skipped
+            ended = [episode._replace(paid={(0, 0): float("nan")}) for episode in ended]
         episodes = self._record(ended)
         rows = {name: self._rows(name, ended) for name in self.layouts}
         cut = {name: jnp.int32(0) for name in rows}
@@ -130,7 +134,7 @@ class AgentRollout(HostRollout):
         try:
             result = self.game.play(episode)
             if not inspect.isawaitable(result):
-                raise TypeError("play is an async function: async def play(episode).")
+                raise TypeError("play must be an async function: async def play(episode).")
             return await asyncio.wait_for(result, self.game.timeout), ""
         except TimeoutError:
             return None, f"it took more than {self.game.timeout:g} seconds."

@@ -161,6 +161,29 @@ def test_a_program_that_fails_ends_its_episode_and_the_others_go_on(played, kind
     assert (own[:, 1, 1] == -1).all() and own.sum() == -failed.sum()
 
 
+def test_an_update_in_which_every_episode_failed_is_skipped():
+    """The entropy bonus would move the weights, and nothing was learnt. Pay in case of a failure is learnt from."""
+
+    async def play(episode):
+        await episode.say("first", "a")
+        await episode.say("second", "a")
+        raise RuntimeError("boom")
+
+    async def paying(episode):
+        episode.rewards = {"first": float(episode.seed % 2), "second": -1.0}
+        await play(episode)
+
+    for program, skipped in ((play, 1), (paying, 0)):
+        trainer = trainer_of(program)
+        state = trainer.init()
+        before = jax.tree.map(np.array, trainer.weights(state, 0))
+        with pytest.warns(UserWarning, match="RuntimeError: boom"):
+            state, metrics = trainer.update(state, 0)
+        assert int(metrics["skipped"].sum()) == skipped and float(metrics["cut_off"].mean()) == 1
+        same = jax.tree.map(np.array_equal, before, jax.tree.map(np.array, trainer.weights(state, 0)))
+        assert all(jax.tree.leaves(same)) == bool(skipped)
+
+
 def test_a_seat_that_never_spoke_is_a_failure():
     async def play(episode):
         await episode.say("first", "a")
@@ -169,7 +192,8 @@ def test_a_seat_that_never_spoke_is_a_failure():
     trainer = trainer_of(play)
     trainer.rollout.wrong_rewards.tell = (told := []).append
     trajectory = jax.device_get(trainer.rollout(trainer.weights(trainer.init(), 0), jax.random.key(0)))
-    assert trajectory.episodes.truncated.all() and not trajectory.episodes.reward.any()
+    reward = trajectory.episodes.reward
+    assert trajectory.episodes.truncated.all() and np.isnan(reward).sum() == 16 and not np.nansum(np.abs(reward))
     assert told == ["Episode 0 failed: second never spoke. Episodes that failed: 16 of 16."]
 
 
