@@ -92,15 +92,14 @@ def directories(settings: Settings) -> tuple[dict[str, str], dict[str, dict[str,
     if (path / ADAPTER).is_file():
         policies = [(path.resolve().name, path)]
     else:
-        homes = sorted(path.rglob("policies/*"))
+        homes = sorted(path.rglob("policies/*")) or sorted(path.iterdir())  # a run, or `save_policies`
         homes = [home for home in homes if any((home / name).is_file() for name in ("config.json", ADAPTER))]
         if not homes:
             raise ValueError(f"{path} is no model and holds no policies: a run writes them when it ends.")
         names = [home.name for home in homes]
-        arms = [home.parents[1].relative_to(path) for home in homes]
         policies = [
-            (name if names.count(name) == 1 else f"{arm}/{name}", home)
-            for name, arm, home in zip(names, arms, homes, strict=True)
+            (name if names.count(name) == 1 else f"{home.parents[1].relative_to(path)}/{name}", home)
+            for name, home in zip(names, homes, strict=True)
         ]
     whole = {name: str(home) for name, home in policies if not (home / ADAPTER).is_file()}
     adapted: dict[str, list[tuple[str, Path]]] = {}

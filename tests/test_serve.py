@@ -110,6 +110,14 @@ def test_settings_that_cannot_be_served_are_one_sentence(settings, says):
     serve.check(Settings("x", host="0.0.0.0", api_key="secret"))
 
 
+def test_a_folder_of_policies_is_served_by_their_names(files):
+    """As `save_policies` writes it; a run holds such folders."""
+    home = files / "adapted/naive-0/policies"
+    whole, adapted = serve.directories(Settings(str(home)))
+    names = {*whole, *(name for group in adapted.values() for name in group)}
+    assert names == {path.name for path in home.iterdir()} and names
+
+
 def test_sources_that_cannot_be_served_are_one_sentence(files, tmp_path):
     home = files / "adapted/naive-0/policies"
     for settings, says in (

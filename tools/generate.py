@@ -26,7 +26,7 @@ from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.bridges.table import Table, possible
 from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.evaluation.exact import solve
-from jaxmarl_llm.studies import registry
+from jaxmarl_llm.studies import catalogue, registry
 from jaxmarl_llm.studies.pages import again, results
 from jaxmarl_llm.studies.pages.format import markdown
 from jaxmarl_llm.studies.pages.index import index as index_of
@@ -212,13 +212,13 @@ def comparisons() -> dict[str, list[str]]:
 
 def methods() -> dict[str, str | bytes]:
     """{path: content}: a page for each study with all of its runs, the index, the table of seconds and the gallery."""
-    home = registry.home(STUDIES)
+    home = catalogue.home(STUDIES)
     files = sorted(home.glob("results/*/results.json"))
     loaded = {file: results.load(file) for file in files}
     texts: dict[str, str | bytes] = {}
     study_of = {file.parent.name: result["study"] for file, result in loaded.items()}
     link = lambda match: f"]({study_of[match[1]]}.md)"
-    for name in registry.find(STUDIES):
+    for name in catalogue.find(STUDIES):
         page = study_page(name, [file for file in files if loaded[file]["study"] == name])
         page = page.replace("](../../README.md)", "](index.md)")
         texts[f"methods/{name}.md"] = re.sub(r"\]\(\.\./([^/]+)/README\.md\)", link, page)  # in notes, to another run
@@ -230,7 +230,7 @@ def methods() -> dict[str, str | bytes]:
     texts["methods/index.md"] = (
         index.replace("# Results", "# Methods", 1)
         + "\n"
-        + contents([*registry.find(STUDIES), "looked_again", "gallery", "seconds"])
+        + contents([*catalogue.find(STUDIES), "looked_again", "gallery", "seconds"])
     )
     texts["methods/looked_again.md"] = re.sub(r"\]\(results/([^/]+)/README\.md\)", link, again.page(files, "results"))
     texts["methods/seconds.md"] = seconds(json.loads((home / "benchmarks/studies.json").read_text(encoding="utf-8")))

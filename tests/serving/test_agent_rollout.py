@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.bridges.agent_programs import AgentProgram, paid_by_turn
+from jaxmarl_llm.environments.bridges.agent_programs import AgentEpisode, AgentProgram, paid_by_turn
 from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import gather_sampled
@@ -182,6 +182,12 @@ def test_an_update_in_which_every_episode_failed_is_skipped():
         assert int(metrics["skipped"].sum()) == skipped and float(metrics["cut_off"].mean()) == 1
         same = jax.tree.map(np.array_equal, before, jax.tree.map(np.array, trainer.weights(state, 0)))
         assert all(jax.tree.leaves(same)) == bool(skipped)
+
+
+def test_a_client_of_an_unknown_seat_is_refused_at_once():
+    episode = AgentEpisode(0, ("first", "second"), say=print, client=print)
+    with pytest.raises(ValueError, match=r"There is no seat 'frist': possible are first, second\."):
+        episode.client("frist")
 
 
 def test_a_seat_that_never_spoke_is_a_failure():

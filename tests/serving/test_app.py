@@ -218,7 +218,7 @@ def test_keys_limits_and_counters(service, monkeypatch):
     values = dict(line.rsplit(" ", 1) for line in told.splitlines() if not line.startswith("#"))
     engine = service.engines[0]
     assert float(values['jaxmarl_llm_tokens_said_total{engine="tiny"}']) == engine.tokens_said > 0
-    assert values['jaxmarl_llm_waiting{engine="tiny"}'] == "0" and len(values) == 5
+    assert values['jaxmarl_llm_waiting{engine="tiny"}'] == "0" and len(values) == 6
 
 
 def test_a_body_that_does_not_come_is_refused(service, monkeypatch):

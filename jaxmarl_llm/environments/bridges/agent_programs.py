@@ -43,7 +43,9 @@ class AgentEpisode:
         return await self._say(seat, asked, settings)
 
     def client(self, seat: str) -> Any:
-        """An `openai.AsyncOpenAI` for a seat. Raises ValueError without the package."""
+        """An `openai.AsyncOpenAI` for a seat. Raises ValueError for an unknown seat, and without the package."""
+        if seat not in self.seats:
+            raise ValueError(f"There is no seat {seat!r}: possible are {', '.join(self.seats)}.")
         if seat not in self._clients:
             self._clients[seat] = self._client(seat)
         return self._clients[seat]
