@@ -25,7 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from jaxmarl_llm.devices import compiling, surroundings
-from jaxmarl_llm.environments import REGISTRY
+from jaxmarl_llm.environments import REGISTRY, check_name
 from jaxmarl_llm.environments.around.shared_deals import SharedDeals
 from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.environments.social.matrix_games import MatrixGame
@@ -40,7 +40,6 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Trajectory
 from jaxmarl_llm.text.console import lasting
-from jaxmarl_llm.text.refusals import suggest
 from jaxmarl_llm.text.visible import visible
 from jaxmarl_llm.training import examine
 from jaxmarl_llm.view import page, records
@@ -118,9 +117,7 @@ class Played(NamedTuple):
 
 def prepare(settings: Settings) -> Match:
     """Loads the players. Raises ValueError for a game, player or number that cannot be, before anything compiles."""
-    if settings.game not in REGISTRY:
-        hint = suggest(settings.game, sorted(REGISTRY))
-        raise ValueError(f"No game is called {settings.game!r}. {hint}Possible are {', '.join(sorted(REGISTRY))}.")
+    check_name(settings.game)
     for name, low, high in (
         ("games", 1, 2**24),
         ("seed", 0, 2**32 - 1),

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from jaxmarl_llm.devices import surroundings
-from jaxmarl_llm.environments import REGISTRY
+from jaxmarl_llm.environments import REGISTRY, check_name
 from jaxmarl_llm.environments.bridges.table import Table, parse, possible
 from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.keys import SAY, SCRIPT, key_for
@@ -35,7 +35,6 @@ from jaxmarl_llm.rollout.policy_files import budgets as answer_budgets
 from jaxmarl_llm.rollout.policy_files import check_texts, load_policy
 from jaxmarl_llm.text.console import lasting
 from jaxmarl_llm.text.grammar import Free, lift
-from jaxmarl_llm.text.refusals import suggest
 from jaxmarl_llm.text.tokenizers import speller
 from jaxmarl_llm.text.visible import visible
 
@@ -135,9 +134,7 @@ def load_player(game: Any, source: str, adapter: Path | None, words: int) -> Pla
 
 def main(settings: Settings, console: Console) -> None:
     """Plays a game. Raises ValueError for a game, seat or player that does not exist."""
-    if settings.game not in REGISTRY:
-        hint = suggest(settings.game, sorted(REGISTRY))
-        raise ValueError(f"No game is called {settings.game!r}. {hint}Possible are {', '.join(sorted(REGISTRY))}.")
+    check_name(settings.game)
     if not 0 <= settings.seed < 2**63:
         raise ValueError(f"seed must be from 0 to 2^63 - 1, got {settings.seed}.")
     if not 1 <= settings.words < 2**15:

@@ -2,7 +2,8 @@
 # One job within eight minutes on a machine with one GPU, CUDA and jax, and no network. From the repository's root:
 #   bash experiments/clusters/one_gpu.sh JOB [OUT]
 # JOB: carry (installs what was carried, no more), bits, models, decoding, steps, kuhn, arithmetic. OUT (default:
-# one_gpu) receives logs and results, every file at most 15 MB. The same command goes on where a job was stopped.
+# one_gpu) receives logs and results, every file at most 15 MB. The same command continues a study that was
+# stopped; a benchmark begins again.
 # Other settings: SECONDS_AT_MOST=480, SEEDS, FIRST (seed), UPDATES, ROWS, SLOTS, GPU_MODEL; TAG names other runs of bits
 # and models, e.g. with XLA_FLAGS. On one H200 a program of SmolLM2 took 41 to 71 seconds to its first update.
 #
@@ -32,21 +33,25 @@ for file in "$carried"/*; do [ -e "$file" ] && cp "$file" "$kept/wheels/"; done
 export PYTHONPATH=$PWD:$kept/site PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1 JAXMARL_LLM_CACHE=$kept/cache
 limit=${SECONDS_AT_MOST:-480}
 # A run that is told to end saves, and ends with code 75; TERM comes in time for that.
-limited() { timeout --signal TERM --kill-after 60 "$limit" "$@" 2>&1 | tee -a "$out/$job.log" || echo "ended: ${PIPESTATUS[0]}"; }
-study() { # NAME, RUN, options: a run of a study; its records come back, its weights as one archive
-  limited "$python" -m experiments "$1" --out "$kept/runs/$2" --log "${@:3}"
-  tar -C "$kept/runs" --exclude checkpoints --exclude policies --exclude tensorboard -czf "$out/$2.tar.gz" "$2"
-  find "$kept/runs/$2" -path '*/policies/*' -name '*.safetensors' -size -15M | sort | tail -n 1 |
+limited() { timeout --signal TERM --kill-after 60 "$limit" "$@" 2>&1 | tee -a "$out/$job.log"; }
+study() { # NAME, RUN, options: a run of a study; its records come back, its weights as one file, and then its exit code
+  local code=0 run=$kept/runs/$2
+  limited "$python" -m experiments "$1" --out "$run" --log "${@:3}" || code=$?
+  [ ! -d "$run" ] || tar -C "$kept/runs" --exclude checkpoints --exclude policies --exclude tensorboard \
+    -czf "$out/$2.tar.gz" "$2"
+  [ ! -d "$run" ] || find "$run" -path '*/policies/*' -name '*.safetensors' -size -15M | sort | tail -n 1 |
     while read -r file; do cp "$file" "$out/$2.safetensors"; done
+  return "$code"
 }
-same() { # RUN, RUN: whether two runs have the same numbers, but for seconds
+same() { # RUN, RUN: whether two finished runs have the same numbers, but for seconds; fails if they differ
   "$python" - "$kept/runs/$1" "$kept/runs/$2" << 'PY' | tee -a "$out/$job.log"
 import json, sys
 from pathlib import Path
 first, second = ([{k: v for k, v in json.loads(line).items() if k != "seconds"}
                   for file in sorted(Path(run).glob("*/metrics.jsonl")) for line in file.open()] for run in sys.argv[1:])
-differ = [i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b]
-print(sys.argv[1:], f"{len(first)} lines, {len(differ)} differ", f"from {first[differ[0]]['step']}" if differ else "")
+differ = [i for i, (a, b) in enumerate(zip(first, second)) if a != b]
+print(f"{len(first)} and {len(second)} lines, {len(differ)} differ", f"from {first[differ[0]]['step']}" if differ else "")
+sys.exit(bool(differ) or len(first) != len(second) or not first)
 PY
 }
 model=(--model smollm2 --dtype bfloat16)

@@ -8,6 +8,8 @@ from importlib import import_module
 from pkgutil import walk_packages
 from typing import Any
 
+from jaxmarl_llm.text.refusals import suggest
+
 REGISTRY: dict[str, Callable[[], Any]] = {}
 _home: dict[str, str] = {}
 for _file in sorted(walk_packages(__path__, f"{__name__}."), key=lambda file: file.name.rpartition(".")[2]):
@@ -19,3 +21,10 @@ for _file in sorted(walk_packages(__path__, f"{__name__}."), key=lambda file: fi
         if _name in REGISTRY:
             raise ValueError(f"Two games are called {_name!r}, in {_home[_name]} and {_where}: rename one.")
         REGISTRY[_name], _home[_name] = _game, _where
+
+
+def check_name(name: str) -> None:
+    """Raises ValueError if no game has this name."""
+    if name not in REGISTRY:
+        known = sorted(REGISTRY)
+        raise ValueError(f"No game is called {name!r}. {suggest(name, known)}Possible are {', '.join(known)}.")

@@ -74,7 +74,8 @@ def _parse(package: str, words: Sequence[str]) -> tuple[Any, Any]:
     except SystemExit as end:
         options = [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(Settings)]
         for word in (word for word in words if end.code and word.startswith("--") and word not in options):
-            print(NICKNAMES.get(word) or suggest(word, options).strip(), file=sys.stderr)
+            if hint := NICKNAMES.get(word) or suggest(word, options).strip():
+                print(hint, file=sys.stderr)
         raise
     return entry or registry.load(package, settings.study), settings
 

@@ -36,10 +36,11 @@ def test_constants_of_the_file_are_resolved_and_a_paper_may_be_missing(tmp_path)
 
 @pytest.mark.parametrize(
     "word, hint",
-    [("--lr", "Did you mean --learning-rate?"), ("--update", "Did you mean --updates?"), ("--qqq", "")],
+    [("--lr", "Did you mean --learning-rate?"), ("--update", "Did you mean --updates?"), ("--qqq", None)],
 )
 def test_an_unknown_option_is_told_its_neighbour(word, hint, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["experiments", "mars", word, "3"])
     with pytest.raises(SystemExit):
         commands.main("experiments")
-    assert capsys.readouterr().err.splitlines()[-1] == hint
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Did you mean")]
+    assert told == [hint] * (hint is not None)
