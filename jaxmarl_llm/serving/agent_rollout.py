@@ -55,9 +55,8 @@ class AgentRollout(HostRollout):
         with self.with_weights(weights), ThreadPoolExecutor(1, "episodes") as beside:
             ended = beside.submit(asyncio.run, self._play(key)).result()  # a notebook's thread has a loop of its own
         self.wrong_rewards.report(len(ended))
-        if all(
-            episode.failed and not episode.paid for episode in ended
-        ):  # nothing to learn from: the update is skipped
+        if all(episode.failed and not episode.paid for episode in ended):
+            # there is nothing to learn from: without a finite reward the update is skipped
             ended = [episode._replace(paid={(0, 0): float("nan")}) for episode in ended]
         episodes = self._record(ended)
         rows = {name: self._rows(name, ended) for name in self.layouts}

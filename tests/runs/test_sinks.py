@@ -1,6 +1,8 @@
 """A run shows the same in every sink, and its own files have the same bits with any of them."""
 
 import json
+import os
+import subprocess
 import sys
 
 import numpy as np
@@ -63,3 +65,19 @@ def test_a_log_that_is_none_gets_a_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ValueError, match="The log wandb needs its package: run `pip install wandb`"):
         sinks.check(("tensorboard", "wandb"))
+
+
+@pytest.mark.commands
+def test_wandb_without_a_login_is_refused_in_a_sentence(tmp_path):
+    """In a process of its own: wandb keeps what it was told."""
+    program = f"""
+from pathlib import Path
+from jaxmarl_llm.runs.sinks import Wandb
+
+Wandb(Path({str(tmp_path)!r}), 0, {{}}).run
+"""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
+    run = subprocess.run(
+        [sys.executable, "-c", program], env={**kept, "HOME": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert "ValueError: wandb refuses: No API key configured." in run.stderr and "WANDB_MODE=offline." in run.stderr
