@@ -8,6 +8,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -46,6 +47,26 @@ def writable_directory(directory: str | os.PathLike[str]) -> Path:
         reason = error.strerror or str(error)
         raise ValueError(f"cannot write in the directory {path} ({reason}): name one that can be written") from None
     return path
+
+
+@contextlib.contextmanager
+def run_directory(directory: str | os.PathLike[str]) -> Iterator[Path]:
+    """The directory, writable. A ValueError before the first update removes what the block made of it.
+
+    Raises ValueError if files cannot be written in it.
+    """
+    wanted = Path(directory).resolve()
+    missing = [path for path in (wanted, *wanted.parents) if not path.exists()]
+    path = writable_directory(directory)
+    try:
+        yield path
+    except ValueError:
+        if missing and not any(file.stat().st_size for file in path.rglob("metrics.jsonl")):
+            shutil.rmtree(path, ignore_errors=True)
+            for parent in missing[1:]:
+                with contextlib.suppress(OSError):  # another run is in it
+                    parent.rmdir()
+        raise
 
 
 def provenance() -> dict[str, Any]:

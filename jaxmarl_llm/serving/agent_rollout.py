@@ -6,7 +6,6 @@ Shapes: B episodes, A seats, T turns, which are the answers of all seats in orde
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
@@ -131,10 +130,7 @@ class AgentRollout(HostRollout):
     async def _play_program(self, episode: AgentEpisode) -> tuple[Any, str]:
         """(the pay that the program returns, why it failed or "")."""
         try:
-            result = self.game.play(episode)
-            if not inspect.isawaitable(result):
-                raise TypeError("play must be an async function: async def play(episode).")
-            return await asyncio.wait_for(result, self.game.timeout), ""
+            return await asyncio.wait_for(self.game.play(episode), self.game.timeout), ""
         except TimeoutError:
             return None, f"it took more than {self.game.timeout:g} seconds."
         except Exception as error:  # a program is anybody's code

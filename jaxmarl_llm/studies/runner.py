@@ -36,7 +36,7 @@ from rich.markup import escape
 
 from jaxmarl_llm.devices import distributed
 from jaxmarl_llm.runs.checkpoint import compare
-from jaxmarl_llm.runs.log import provenance, writable_directory
+from jaxmarl_llm.runs.log import provenance, run_directory
 from jaxmarl_llm.studies import frozen, program
 from jaxmarl_llm.studies.cli import lock_directory, progress
 from jaxmarl_llm.studies.computed import LABEL, Computed
@@ -75,13 +75,13 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
     out = settings.out
     if out == Path():
         out = Path("runs") / f"{entry.name}-{'frozen' if freeze else Path(settings.label).name}"
-    out = writable_directory(out)
     alone = not settings.tiny
     if settings.profile:
         if study.method not in arms:
             raise ValueError(f"{study.method} trains nothing: there is nothing to profile.")
         recipe = arms[study.method]
-        profile(program.trainer_of(settings, Program({study.method: recipe}, seeds[:1], alone)), out, console)
+        with run_directory(out) as out:
+            profile(program.trainer_of(settings, Program({study.method: recipe}, seeds[:1], alone)), out, console)
         return True
     shorter = any(arm.updates < study.all_arms[name].updates for name, arm in every.items())
     info = {
@@ -108,17 +108,13 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
     results.check(info)
     plan = programs(arms, seeds, alone)
     total, done = sum(part.recipe.updates for part in plan), 0
-    began = time.monotonic()
-    computed = {name: arm.curves(seeds) for name, arm in every.items() if isinstance(arm, Computed)}
-    took = time.monotonic() - began
-    names = {name: {*curves} for name, curves in computed.items()}
-    check_metrics(entry, every, names)
     shown = next((name for name in study.metrics if name not in study.derived), "return")
 
     def tell(metrics: Mapping[str, Any]) -> str:
         return escape(metrics["arms"]) + (f": {shown} {np.mean(metrics[shown]):.3f}" if shown in metrics else "")
 
     with (
+        run_directory(out) as out,
         distributed.output_directory(out) as home,
         claim_directory(home, json.loads(json.dumps(info | {"code": code_of(entry)})), freeze.get("head")) as begun,
     ):
@@ -129,6 +125,11 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
             claim = study.expected.get((settings.label, next(iter(arms))), claim)
         amount = f"{total} updates" if plan else "computed"
         console.print(f"{escape(claim)} This run: {amount}, in {escape(str(out))}")
+        began = time.monotonic()
+        computed = {name: arm.curves(seeds) for name, arm in every.items() if isinstance(arm, Computed)}
+        took = time.monotonic() - began
+        names = {name: {*curves} for name, curves in computed.items()}
+        check_metrics(entry, every, names)
         saved = lambda part: saved_updates(out, part)
         with (
             Preparation(plan, lambda part: program.trainer_of(settings, part), saved, stop) as preparation,
@@ -163,9 +164,10 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         return True
 
 
-def code_of(entry: Entry) -> str:
-    """A digest of the code that a run of a study imports."""
-    return source_digest([entry.module, *entry.further, program.__name__])
+def code_of(entry: Entry) -> dict[str, str]:
+    """{module: digest of its code and of what it imports} of a study, and of further modules such as a reward's."""
+    further = {module: source_digest([module]) for module in entry.further}
+    return further | {entry.module: source_digest([entry.module, program.__name__])}
 
 
 def collect_results(
@@ -230,12 +232,14 @@ def claim_directory(out: Path, info: dict[str, Any], head: str | None = None) ->
         if kept.exists():
             try:
                 old = json.loads(kept.read_text(encoding="utf-8"))
-                begun = old.pop("provenance")
+                begun, code = old.pop("provenance"), dict(old.pop("code"))
             except (ValueError, KeyError, TypeError):
                 raise ValueError(f"{kept} is damaged: name another --out.") from None
-            if old.get("code") != info["code"]:
-                raise ValueError(f"{out} holds a run of other code, begun at {begun['commit']}: name another --out.")
-            compare(out, old, info, ())
+            if changed := [name for name, digest in info["code"].items() if code.get(name) != digest]:
+                raise ValueError(
+                    f"{out} holds a run of other code in {changed[0]}, begun at {begun['commit']}: name another --out."
+                )
+            compare(out, old, {name: value for name, value in info.items() if name != "code"}, ())
             yield begun
             return
         begun = provenance() | ({"commit": head} if head else {})

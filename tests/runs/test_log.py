@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from jaxmarl_llm.runs.log import RunLog
+from jaxmarl_llm.runs.log import RunLog, run_directory
 from jaxmarl_llm.training.watch import NonFiniteError
 
 
@@ -174,3 +174,34 @@ def test_an_unwritable_directory_is_one_sentence(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="cannot write in the directory"):
         RunLog(tmp_path / "file" / "run", range(1), {})
+
+
+@pytest.mark.parametrize(
+    ("made", "error", "left"),
+    [
+        ((), ValueError, []),
+        (("lock", "arm/metrics.jsonl"), ValueError, []),
+        (("metrics.jsonl", "before"), ValueError, []),
+        ((), KeyboardInterrupt, ["mine"]),
+    ],
+)
+def test_a_refused_command_leaves_no_directory(tmp_path, made, error, left):
+    with pytest.raises(error), run_directory(tmp_path / "runs" / "mine") as out:
+        for name in made:
+            (out / name).parent.mkdir(exist_ok=True)
+            (out / name).touch()
+        raise error("no")
+    assert [path.name for path in (tmp_path / "runs").glob("*")] == left
+
+
+def test_a_refused_command_keeps_what_others_made(tmp_path):
+    (tmp_path / "old").mkdir()
+    with pytest.raises(ValueError, match="no"), run_directory(tmp_path / "old" / "new"):
+        (tmp_path / "old" / "another").mkdir()
+        raise ValueError("no")
+    with pytest.raises(ValueError, match="no"), run_directory(tmp_path / "old"):
+        raise ValueError("no")
+    with pytest.raises(ValueError, match="no"), run_directory(tmp_path / "ran") as out:
+        (out / "metrics.jsonl").write_text("{}")
+        raise ValueError("no")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["another", "metrics.jsonl", "old", "ran"]

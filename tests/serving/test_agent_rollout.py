@@ -251,6 +251,7 @@ def test_rewards_by_turn():
         ({"seats": ("a/b",)}, "no slash"),
         ({"turns": 0}, "turns is a whole number"),
         ({"play": 3}, "play is an async function"),
+        ({"play": lambda episode: 1.0}, "play is an async function"),
         ({"scripts": {"x": len}}, "no scripted players"),
     ],
 )

@@ -172,11 +172,11 @@ def test_a_finished_run_only_shows_its_table_again(unbroken, monkeypatch, capsys
     ],
 )
 def test_bad_input_is_one_sentence(arguments, says, tmp_path, monkeypatch, capsys):
-    out = () if "--out" in arguments else ("--out", tmp_path)
+    out = () if "--out" in arguments else ("--out", tmp_path / "runs" / "mine")
     assert exit_status(*arguments, *out, patch=monkeypatch) == 2
     printed = capsys.readouterr().err
     assert says in printed and "Traceback" not in printed
-    assert not (tmp_path / "study.json").exists()  # the directory is free for what can work
+    assert not any(tmp_path.iterdir())  # nothing is left behind
 
 
 @pytest.fixture
@@ -203,9 +203,19 @@ def test_a_directory_keeps_to_its_study(refused):
 def test_faults_other_code_is_another_run(refused):
     def edit(out):
         study = json.loads((out / "study.json").read_text())
-        (out / "study.json").write_text(json.dumps(study | {"code": "0" * 64}))
+        (out / "study.json").write_text(json.dumps(study | {"code": dict.fromkeys(study["code"], "0" * 64)}))
 
-    assert "holds a run of other code" in refused(edit)
+    assert "holds a run of other code in experiments.credit_assignment.mars, begun at" in refused(edit)
+
+
+def test_a_changed_reward_is_named(tmp_path):
+    claim = lambda **code: runner.claim_directory(tmp_path, {"code": {"experiments.prompts": "a"} | code})
+    with claim(rewards="b"):
+        pass
+    with claim(rewards="b"):
+        pass
+    with pytest.raises(ValueError, match="holds a run of other code in rewards, begun at"), claim(rewards="c"):
+        pass
 
 
 def test_faults_checkpoints_of_another_study_are_not_taken_over(refused):
