@@ -97,9 +97,10 @@ def trainer_of(settings: Settings, program: Program) -> Trainer:
     hparams = [program.arms[arm].all_hparams for arm, _ in program.lanes]
     seeds = [seed for _, seed in program.lanes]
     models = select_models(settings, program.recipe)
+    # `train` counts skipped updates, also over restarts, and `progress` tells what is compiled
     return Trainer(
-        program.recipe, hparams, seeds, models, settings.mesh, settings.rollout_mesh, max_skipped=0
-    )  # `train` counts skipped updates, also over restarts
+        program.recipe, hparams, seeds, models, settings.mesh, settings.rollout_mesh, max_skipped=0, quiet=True
+    )
 
 
 def saved_updates(out: Path, program: Program) -> int:
@@ -134,11 +135,13 @@ def train_program(
     if distributed.broadcast(whole):
         return True
     trainer = training.prepare()
+    if distributed.any_process(stop.is_set()):
+        return False
     with ExitStack() as stack:
         stack.enter_context(sharding.use(trainer.mesh))
         start, state = resume(trainer, checkpoints, training.first_state)
         training.open_logs(stack, start)
-        training.write_before(start, state)
+        training.write_before(start, state, stop)
         with save_nonfinite(trainer, program.lane_names, home):
             state, done = train(
                 training.step, state, start=start, steps=program.recipe.updates, checkpoints=checkpoints,
@@ -224,12 +227,17 @@ class Training:
         for log in self.logs.values():
             log.end("stopped", "SIGTERM or SIGINT; the same command continues.")
 
-    def write_before(self, start: int, state: Any) -> None:
-        """Writes evaluations and games of the initial state, unless an earlier start of the run wrote them."""
+    def write_before(self, start: int, state: Any, stop: threading.Event) -> None:
+        """Writes evaluations and games of the initial state, unless an earlier start of the run wrote them.
+
+        A stop ends it between the two; they are minutes with a pretrained model.
+        """
+        if distributed.any_process(stop.is_set()):
+            return
         if self.ready.evaluate is not None and self._lacks(BEFORE, start):
             self.before |= self.evaluate(self.init() if start else state)
             self._write(BEFORE, self.before)
-        if self._lacks(page.GAMES, start):
+        if self._lacks(page.GAMES, start) and not distributed.any_process(stop.is_set()):
             self.write_games(self.init() if start else state, 0)
 
     def write_after(self, state: Any) -> None:

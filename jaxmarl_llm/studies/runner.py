@@ -38,7 +38,7 @@ from jaxmarl_llm.devices import distributed
 from jaxmarl_llm.runs.checkpoint import compare
 from jaxmarl_llm.runs.log import provenance, run_directory
 from jaxmarl_llm.studies import frozen, program
-from jaxmarl_llm.studies.cli import lock_directory, progress
+from jaxmarl_llm.studies.cli import lock_directory
 from jaxmarl_llm.studies.computed import LABEL, Computed
 from jaxmarl_llm.studies.lanes import Program, programs
 from jaxmarl_llm.studies.pages import figures, report, results
@@ -46,6 +46,7 @@ from jaxmarl_llm.studies.predictions import record_of
 from jaxmarl_llm.studies.prepared import Preparation
 from jaxmarl_llm.studies.profiled import profile
 from jaxmarl_llm.studies.program import describe, read_curves, read_games, saved_updates
+from jaxmarl_llm.studies.progress import progress
 from jaxmarl_llm.studies.registry import Entry
 from jaxmarl_llm.studies.settings import Settings, select_arms, select_models
 from jaxmarl_llm.studies.source import source_digest
@@ -107,11 +108,11 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
     }
     results.check(info)
     plan = programs(arms, seeds, alone)
-    total, done = sum(part.recipe.updates for part in plan), 0
-    shown = next((name for name in study.metrics if name not in study.derived), "return")
+    updates = [part.recipe.updates for part in plan]
+    main = next((name for name in study.metrics if name not in study.derived), "return")
 
     def tell(metrics: Mapping[str, Any]) -> str:
-        return escape(metrics["arms"]) + (f": {shown} {np.mean(metrics[shown]):.3f}" if shown in metrics else "")
+        return escape(metrics["arms"]) + (f": {main} {np.mean(metrics[main]):.3f}" if main in metrics else "")
 
     with (
         run_directory(out) as out,
@@ -123,7 +124,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
             claim = f"Claim about {'tiny policies' if alone else 'a whole run'}, not tested by this run: {study.claim}"
         if len(arms) == 1 and not settings.updates:
             claim = study.expected.get((settings.label, next(iter(arms))), claim)
-        amount = f"{total} updates" if plan else "computed"
+        amount = f"{sum(updates)} updates" if plan else "computed"
         console.print(f"{escape(claim)} This run: {amount}, in {escape(str(out))}")
         began = time.monotonic()
         computed = {name: arm.curves(seeds) for name, arm in every.items() if isinstance(arm, Computed)}
@@ -133,10 +134,11 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         saved = lambda part: saved_updates(out, part)
         with (
             Preparation(plan, lambda part: program.trainer_of(settings, part), saved, stop) as preparation,
-            progress(console, total, sum(map(saved, plan)), tell) as on_step,
+            progress(console, [part.name for part in plan], updates, [*map(saved, plan)]) as shown,
         ):
-            for part in plan:
-                count = lambda number, metrics, before=done: on_step(before + number, metrics)
+            for number, part in enumerate(plan):
+                shown.begin(number)
+                count = lambda number, metrics: shown.step(tell(metrics))
 
                 def check(measured: set[str], part: Program = part) -> None:
                     names.update(dict.fromkeys(part.arms, measured))
@@ -146,7 +148,6 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
                 if not program.train_program(settings, out, home, part, stop, count, text, check, preparation):
                     console.print("Stopped and saved: the same command continues the run.")
                     return False
-                done += part.recipe.updates
         if distributed.is_main_process():
             collected = collect_results(out, study, arms, seeds, alone, computed)
             collected["seconds"] += took

@@ -87,5 +87,7 @@ def test_errors_of_textarena_are_one_sentence():
     pytest.importorskip("textarena")
     with pytest.raises(ValueError, match=r"TextArena has no game 'KunPoker-v0'. Did you mean KuhnPoker-v0"):
         python_games.textarena("KunPoker-v0", 2)
-    with pytest.raises(ValueError, match=r"KuhnPokerEnv cannot begin with 5 players: The number of players has to be 2"):
+    with pytest.raises(
+        ValueError, match=r"KuhnPokerEnv cannot begin with 5 players: The number of players has to be 2"
+    ):
         python_games.textarena("KuhnPoker-v0", 5)().reset(0)
