@@ -217,7 +217,9 @@ class Training:
         """Opens each arm's log until `stack` closes, and removes its lines from update `start` on."""
         for arm, arm_home in self.homes.items():
             tell = prefix_texts(self.on_text, self.program.names[arm])
-            log = RunLog(arm_home, self.program.seeds, describe(self.program.arms[arm]), tell, self.settings.log)
+            config, sinks = describe(self.program.arms[arm]), self.settings.log
+            drift = not self.trainer.tiny or bool(self.recipe.warm_start)
+            log = RunLog(arm_home, self.program.seeds, config, tell, sinks, drift)
             self.logs[arm] = stack.enter_context(log)
         for log in self.logs.values():
             log.truncate(start)
