@@ -33,7 +33,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from experiments.benchmarks.pairs import measure_growth
+from experiments.benchmarks.pairs import measure_growth, need
 from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.planning.machine import seconds
@@ -187,6 +187,8 @@ def main(
         sys.exit(f"Policies meet in pairs, each as often in both roles of {games} games: {wrong[0]} cannot.")
     if wrong := [p for p in processes if 2 * games % (MICRO * group * p)]:
         sys.exit(f"Processes share {games} games, with {MICRO} prompts or a multiple each: {wrong[0]} cannot.")
+    if swapped:
+        need("torch", "peft")
     size = Size(games, group, rounds)
     measured: dict[str, dict[int, list[tuple[float, int]]]] = {side: defaultdict(list) for side in SIDES}
     for p in processes:  # first, while nothing else needs the memory

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,6 +18,12 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxmarl_llm.planning.machine import Machine, seconds
+
+
+def need(*packages: str) -> None:
+    """Ends the program with one sentence if a package of the other side is missing."""
+    if missing := [name for name in packages if find_spec(name) is None]:
+        sys.exit(f"This benchmark runs transformers beside ours and needs {missing[0]}: pip install -e '.[bench]'.")
 
 
 def measure_growth(function: Callable[[], float]) -> tuple[float, int]:
