@@ -216,6 +216,13 @@ class RunLog:
         for sink in self._sinks[self.seeds.index(seed)]:
             sink.text(step, tag, markdown)
 
+    def histogram(self, step: int, tag: str, values: ArrayLike, seed: int) -> None:
+        """Shows the distribution of a seed's numbers in its sinks; those that are not finite are left out."""
+        finite = np.asarray(values, float)
+        finite = finite[np.isfinite(finite)]
+        for sink in self._sinks[self.seeds.index(seed)] if len(finite) else ():
+            sink.histogram(step, tag, finite)
+
     def truncate(self, start: int) -> None:
         """Forgets step `start` and everything after it: a run that continues at `start` writes them again.
 

@@ -299,6 +299,8 @@ class Training:
         if not distributed.is_main_process():
             return
         for (arm, arm_home), games in zip(self.homes.items(), shown, strict=True):
+            for name, values in records.token_values(games).items():
+                self.logs[arm].histogram(max(0, update - 1), f"games/{name}", values, self.program.seeds[0])
             if update:
                 games = [game for game in page.read(arm_home / page.GAMES) if game["update"] == 0] + games
                 text = records.transcript([game for game in games if not game["member"]])

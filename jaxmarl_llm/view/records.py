@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -250,6 +250,17 @@ def exact_values(trainer: Trainer) -> Callable[[dict, Examined, int], Values] | 
                 node = child.get((node, int(action[seat])))
         return values_of_turns
 
+    return values
+
+
+def token_values(games: Iterable[Game]) -> dict[str, list[float]]:
+    """{name/policy: the numbers of all sampled tokens} for entropy (nats), logp and advantage, where they are known."""
+    values: dict[str, list[float]] = {}
+    for seat in (seat for game in games for seat in game["seats"]):
+        for token in (token for answer in seat["answers"] for token in answer["tokens"]):
+            for name in ("entropy", "logp", "advantage"):
+                if token.get(name) is not None:
+                    values.setdefault(f"{name}/{seat['policy']}", []).append(token[name])
     return values
 
 

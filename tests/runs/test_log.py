@@ -59,7 +59,7 @@ def test_transcripts_reach_the_text_tab(tmp_path):
     assert reader.PluginTagToContent("text").keys() == {"game"}
     (event,) = reader.Tensors("game")
     assert event.step == 4 and event.tensor_proto.string_val[0].decode() == "**A**: I cooperate — é"
-    assert board(tmp_path, 0).Tags()["tensors"] == []
+    assert board(tmp_path, 0).Tags()["tensors"] == ["_hparams_/session_start_info"]
 
 
 def test_a_continued_log_equals_an_unbroken_one(tmp_path):

@@ -234,6 +234,21 @@ def test_split_characters_and_control_tokens_have_a_text():
     assert records.plain(np.float32(0.1)) == 0.1 and records.plain(np.float32(np.nan)) is None
 
 
+def test_values_of_tokens_are_gathered_by_policy(kuhn):
+    games = kuhn[2]
+    values = records.token_values(games)
+    tokens = [
+        token for game in games for seat in game["seats"] for answer in seat["answers"] for token in answer["tokens"]
+    ]
+    names = {name.split("/")[0] for name in values}
+    assert names >= {"entropy", "logp"} and {name.split("/")[1] for name in values} <= {
+        seat["policy"] for game in games for seat in game["seats"]
+    }
+    for name in names:
+        gathered = [x for key, listed in values.items() if key.split("/")[0] == name for x in listed]
+        assert sorted(gathered) == sorted(token[name] for token in tokens if token.get(name) is not None)
+
+
 def test_a_transcript_shows_the_games_in_words(kuhn):
     text = records.transcript(kuhn[2][:1])
     assert "# Update 0, group 0, game 0" in text and "Seat 1 (learner), reward" in text and "\nassistant: " in text
