@@ -51,6 +51,7 @@ from jaxmarl_llm.studies.registry import Entry
 from jaxmarl_llm.studies.settings import Settings, select_arms, select_models
 from jaxmarl_llm.studies.source import source_digest
 from jaxmarl_llm.studies.study import Study
+from jaxmarl_llm.text.plots import sparkline
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.view import page
 
@@ -111,8 +112,14 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
     updates = [part.recipe.updates for part in plan]
     main = next((name for name in study.metrics if name not in study.derived), "return")
 
+    seen: dict[str, list[float]] = {}  # values of the main metric, by program
+
     def tell(metrics: Mapping[str, Any]) -> str:
-        return escape(metrics["arms"]) + (f": {main} {np.mean(metrics[main]):.3f}" if main in metrics else "")
+        if main not in metrics:
+            return escape(metrics["arms"])
+        values = seen.setdefault(metrics["arms"], [])
+        values.append(float(np.mean(metrics[main])))
+        return f"{escape(metrics['arms'])}: {main} {values[-1]:.3f} {sparkline(values)}"
 
     with (
         run_directory(out) as out,
