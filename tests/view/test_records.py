@@ -21,7 +21,7 @@ from jaxmarl_llm.text.grammar import lift
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
-from jaxmarl_llm.view import page, records
+from jaxmarl_llm.view import page, records, rows
 from tests.support.toys import ByteTokenizer, Relay
 
 pytestmark = pytest.mark.long
@@ -230,8 +230,8 @@ def test_alternatives_sum_to_one_over_the_legal_tokens(talk):
 def test_split_characters_and_control_tokens_have_a_text():
     tokenizer = ByteTokenizer()
     ids = [*tokenizer.encode("é"), tokenizer.end, *tokenizer.encode("é")[:1], tokenizer.end, *tokenizer.encode("\x00")]
-    assert list(records.texts(tokenizer, ids)) == ["", "é", "<|im_end|>", "", "\ufffd<|im_end|>", "\x00"]
-    assert records.plain(np.float32(0.1)) == 0.1 and records.plain(np.float32(np.nan)) is None
+    assert list(rows.texts(tokenizer, ids)) == ["", "é", "<|im_end|>", "", "\ufffd<|im_end|>", "\x00"]
+    assert rows.plain(np.float32(0.1)) == 0.1 and rows.plain(np.float32(np.nan)) is None
 
 
 def test_a_transcript_shows_the_games_in_words(kuhn):
