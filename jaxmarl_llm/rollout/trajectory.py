@@ -82,7 +82,7 @@ class Trajectory(struct.PyTreeNode):
     truncated_message_tokens: dict[str, jax.Array]  # int32: tokens cut off messages
     kinds: Any = None
     """int8 [R, So + S], the kind of message of each token of a row with its prompt, without padding in between
-    (`serving.dialogues.kind_of`). None for games that tell rules, then observations."""
+    (`text_rows.kind_of`). None for games that tell rules, then observations."""
 
 
 class SampledTokens(struct.PyTreeNode):

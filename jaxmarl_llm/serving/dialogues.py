@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from jaxmarl_llm.rollout.dialogue import strip_end, strip_start
+from jaxmarl_llm.rollout.text_rows import kind_of
 from jaxmarl_llm.serving.calls import Answer
 from jaxmarl_llm.text.tokenizers import HFTokenizer, Tokenizer, speller
 
 CALL = re.compile(r"\s*<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 KEPT = 1_000  # rows of dialogues that belong to no episode
-ROLES = ("system", "user", "assistant", "tool")
 SHAPES, LONGEST_SHAPE = 256, 1 << 14  # sequences of roles whose pieces are kept, and the most tokens of one
 
 
@@ -60,7 +60,7 @@ class Row:
 
     tokens: list[int]
     policy: int
-    kinds: list[int] = field(default_factory=list)  # by token: `kind_of` its message, 0 for the template's tokens
+    kinds: list[int] = field(default_factory=list)  # by token: `kind_of` the message, 0 for the template's tokens
     spans: list[Span] = field(default_factory=list)  # its answers; those of a row that it branched from are not its own
 
 
@@ -141,17 +141,6 @@ class Dialogues:
             tokens += written
             kinds += [kind] * len(written)
         return tokens, kinds
-
-
-def kind_of(role: str, number: int) -> int:
-    """The kind of the tokens of message `number`, from 1 on: its role, and whether the number is odd. So two messages
-    side by side differ."""
-    return 1 + ROLES.index(role) + len(ROLES) * (number % 2)
-
-
-def role_of(kind: int) -> str:
-    """The role of a kind, which is not 0."""
-    return ROLES[(kind - 1) % len(ROLES)]
 
 
 def writer(tokenizer: Tokenizer) -> Callable[[str], list[int]]:

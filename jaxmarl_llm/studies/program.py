@@ -9,7 +9,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import CodeType
 from typing import Any, cast
@@ -180,7 +180,7 @@ class Training:
         preparation: Preparation,
     ):
         self.settings, self.program, self.recipe, self.preparation = settings, program, program.recipe, preparation
-        self.on_step, self.on_text, self.on_names = on_step, on_text, on_names
+        self.on_step, self.on_text, self.on_names, self.home = on_step, on_text, on_names, home
         self.homes = {arm: home / name for arm, name in program.names.items()}
         self.began = time.monotonic()  # start of the warm start or of the current update, seconds
         self.logs: dict[str, RunLog] = {}
@@ -231,6 +231,9 @@ class Training:
             self._write(BEFORE, self.before)
         if self._lacks(page.GAMES, start):
             self.write_games(self.init() if start else state, 0)
+        if distributed.is_main_process():
+            with suppress(ValueError):  # a file of another arm that is damaged ends no run here
+                page.write(self.home, self.home)  # it follows the files of games while the run lasts
 
     def write_after(self, state: Any) -> None:
         """Writes evaluations, games and policies of the final state."""
@@ -245,6 +248,9 @@ class Training:
         state, metrics = self.trainer.update(state, number)
         if number == 0:
             self.on_names({*metrics, *self.before})
+        between = self.settings.games_every and (number + 1) % self.settings.games_every == 0
+        if between and number + 1 < self.recipe.updates:
+            self.write_games(state, number + 1)
         due = (number + 1) % self.recipe.eval_every == 0 or number + 1 == self.recipe.updates
         if self.ready.evaluate is None or not due:
             return state, metrics
@@ -279,7 +285,7 @@ class Training:
             )
 
     def write_games(self, state: Any, update: int) -> None:
-        """Writes recorded games of the first seed of each arm; after training, those from before training stay."""
+        """Writes recorded games of the first seed of each arm; those of earlier updates stay."""
         about = [
             {"study": self.settings.study, "arm": arm, "seed": seed, "update": update}
             for arm, seed in self.program.lanes
@@ -290,8 +296,10 @@ class Training:
             return
         for (arm, arm_home), games in zip(self.homes.items(), shown, strict=True):
             if update:
-                games = [game for game in page.read(arm_home / page.GAMES) if game["update"] == 0] + games
-                text = records.transcript([game for game in games if not game["member"]])
+                games = [game for game in page.read(arm_home / page.GAMES) if game["update"] < update] + games
+            if update == self.recipe.updates:
+                ends = [game for game in games if not game["member"] and game["update"] in (0, update)]
+                text = records.transcript(ends)
                 (arm_home / "transcript.md").write_text(text, encoding="utf-8")
                 self.logs[arm].text(update - 1, "transcript", text, self.program.seeds[0])
             write_atomically(arm_home / page.GAMES, page.lines_of(games))

@@ -11,8 +11,7 @@ import numpy as np
 
 from jaxmarl_llm.rollout.layout import RowLayout
 from jaxmarl_llm.rollout.policy import NEVER
-from jaxmarl_llm.rollout.text_rows import TextRowLayout
-from jaxmarl_llm.serving.dialogues import role_of
+from jaxmarl_llm.rollout.text_rows import TextRowLayout, role_of
 from jaxmarl_llm.text.grammar import UNREACHABLE, TokenTables
 from jaxmarl_llm.text.tokenizers import Tokenizer
 from jaxmarl_llm.training.examine import Examined, Look

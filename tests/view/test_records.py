@@ -181,11 +181,22 @@ def test_the_exact_value_of_the_last_answers_is_their_payoff(kuhn):
     assert calls and all(value == {"J": -2, "K": 2}.get(card, value) for card, value in calls)
 
 
-def test_a_scripted_player_has_a_reward_and_no_messages(kuhn):
+def test_an_answer_names_its_message_and_a_seat_its_role(kuhn):
+    _, _, games = kuhn
+    for game in games:
+        assert [seat["role"] for seat in game["seats"]] == ["first", "second"] and "note" not in game
+        for seat in game["seats"]:
+            said = [i for i, message in enumerate(seat["messages"]) if message["role"] == "assistant"]
+            assert said == [answer["message"] for answer in seat["answers"]]
+            assert not any("role" in answer or "means" in answer or "cut" in answer for answer in seat["answers"])
+
+
+def test_a_scripted_player_has_a_reward_its_actions_and_no_messages(kuhn):
     _, _, games = kuhn
     scripted = [seat for game in games for seat in game["seats"] if seat["policy"] == "random"]
     assert len(scripted) == 8
     assert all(not seat["messages"] and set(seat["components"]) == {"points"} for seat in scripted)
+    assert {act["action"] for seat in scripted for act in seat["acts"]} == {0, 1}
 
 
 def test_a_dialogue_with_chat_markers_is_cut_where_they_stand(talk):
@@ -208,6 +219,12 @@ def test_a_dialogue_with_chat_markers_is_cut_where_they_stand(talk):
             assert answer["tokens"][0] == {"text": "<"}, "forced"
         assert "values" not in answer and not any("advantage" in token for token in answer["tokens"])
     assert kinds == {True, False}
+    for *_, answer, _ in answers(games):
+        *said, last = answer["tokens"]
+        assert last["end"] and not any("end" in token for token in said)
+        if "cut" in answer:
+            assert "logp" not in last and answer["cut"] == len(answer["tokens"]) and answer["cut"] in TALK.budget
+    assert {"cut" in answer for *_, answer, _ in answers(games)} == {True, False}
     assert [game["game"] for game in games] == [0, 1, 2, 3], "whole groups, where one fits"
 
 

@@ -28,5 +28,6 @@ function detail(span, token, answer) {
   close.onclick = () => detail(null);
   $("detail").replaceChildren(close, element("b", "", token.end ? "the end of the answer" : JSON.stringify(token.text)), numbers,
     element("h3", "", "what could have been said here"), table(rest > 1e-4 ? [...token.top, ["… all others", rest]] : token.top));
+  span.scrollIntoView({ block: "nearest" });
   if (answer.values) $("detail").append(element("h3", "", "exact value of each answer, if all play on as now"), table(answer.values));
 }
