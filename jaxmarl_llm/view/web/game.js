@@ -96,7 +96,10 @@ function told(seat, i, j) {
 function by(seat, i, act, ...more) {
   const made = element("div", "by", undefined, element("b", "", undefined, numberOf(i), act.role ?? seat.role ?? "says"), ...more);
   if (act.action < 0) made.append(element("span", "cut", "no legal answer"));
-  if (act.cut) made.append(element("span", "cut", `cut at ${act.cut} tokens`));
+  if (act.cut) {
+    made.append(element("span", "cut", `cut at ${act.cut} tokens`));
+    made.lastChild.title = "the budget of an answer, its end token included";
+  }
   made.append(element("span", "number", `paid ${act.reward > 0 ? sign(act.reward) : round(act.reward)}`));
   return made;
 }
