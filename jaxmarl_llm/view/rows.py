@@ -42,7 +42,7 @@ def read(layout: Layout, examined: Examined, name: str, row: int) -> Record:
     at = 0
     for t in heard.turns(turn, number, np.flatnonzero(episodes.acted[episode, :, seat])):
         first, end = np.searchsorted(turn, [t, t + 1]).tolist()
-        action, legal = int(episodes.action[episode, t, seat]), episodes.legal[episode, t, seat]
+        action, legal = int(episodes.action[episode, t, seat]), np.asarray(episodes.legal[episode, t, seat])
         states = {place: int(look.sampled.grammar_state[row, i]) for place, i in number.items() if first <= place < end}
         start = answer_start(layout.tables, tokens, first, end, action, states)
         hear(at, start, t)
