@@ -17,6 +17,7 @@ import pytest
 import jaxmarl_llm
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.studies import catalogue
+from jaxmarl_llm.view import page as games_page
 from tests.support import budget
 
 ROOT = Path(__file__).parents[1]
@@ -116,6 +117,17 @@ def test_links_between_pages_lead_somewhere():
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             generated = re.match(r"(\.\./)?(games|methods|reference|notebooks)/", target)
             assert generated or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_example_page_of_games_is_small_and_whole(generate, tmp_path):
+    """The games are those of the present recorder, before and after training."""
+    file, shown, _ = games_page.write(generate.EXAMPLE, tmp_path)
+    assert file.stat().st_size < 300_000 and shown == 24
+    games = games_page.read(generate.EXAMPLE / games_page.GAMES)
+    assert len({game["update"] for game in games}) == 2 and all("A means" in game["note"] for game in games)
+    answers = [answer for game in games for seat in game["seats"] for answer in seat["answers"]]
+    assert len(answers) > 100 and all({"message", "means"} <= answer.keys() for answer in answers)
+    assert "_static/example/games.html" in (DOCS / "howto/read_a_run.md").read_text()
 
 
 @pytest.mark.long

@@ -27,18 +27,20 @@ from jaxmarl_llm.environments.bridges.table import Table, possible
 from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.evaluation.exact import solve
 from jaxmarl_llm.studies import catalogue, registry
+from jaxmarl_llm.studies.describe import describe
 from jaxmarl_llm.studies.pages import again, results
 from jaxmarl_llm.studies.pages.format import markdown
 from jaxmarl_llm.studies.pages.index import index as index_of
 from jaxmarl_llm.studies.pages.page import CHECKED
 from jaxmarl_llm.studies.pages.page import link as link_to
 from jaxmarl_llm.studies.pages.page import page as page_of_run
-from jaxmarl_llm.studies.program import describe
 from jaxmarl_llm.text.grammar import Free
 from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.view import page as games_page
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+EXAMPLE = DOCS / "_static/example"  # games.jsonl, which tools/example_games.py writes, and its page
 GENERATED = ("games", "methods", "reference", "notebooks")
 STUDIES = "experiments"
 
@@ -52,6 +54,7 @@ def main() -> None:
         for file in (DOCS / folder).rglob("*.*"):
             if file not in texts:
                 file.unlink()
+    games_page.write(EXAMPLE, EXAMPLE)
     for file, content in texts.items():
         if not file.exists() or file.read_bytes() != content:
             file.parent.mkdir(parents=True, exist_ok=True)

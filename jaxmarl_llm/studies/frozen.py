@@ -23,10 +23,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from jaxmarl_llm.studies import catalogue, registry
+from jaxmarl_llm.studies.describe import describe
 from jaxmarl_llm.studies.git import Repository
 from jaxmarl_llm.studies.pages.results import write_atomically
 from jaxmarl_llm.studies.predictions import FEWEST, record_of
-from jaxmarl_llm.studies.program import describe
 from jaxmarl_llm.studies.settings import Settings, select_arms
 from jaxmarl_llm.studies.study import Study
 

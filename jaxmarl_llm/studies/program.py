@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import json
 import threading
 import time
-import zlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import CodeType
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
@@ -24,72 +20,17 @@ from jaxmarl_llm.runs.checkpoint import Checkpoints, digests, seal
 from jaxmarl_llm.runs.log import RunLog
 from jaxmarl_llm.runs.loop import resume, train
 from jaxmarl_llm.runs.nonfinite import save_nonfinite
+from jaxmarl_llm.studies.describe import describe
 from jaxmarl_llm.studies.lanes import Program, run_name
 from jaxmarl_llm.studies.pages.results import write_atomically
 from jaxmarl_llm.studies.prepared import Preparation
 from jaxmarl_llm.studies.settings import Settings, select_models
-from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.view import page, records
 
 POLICIES = "policies"
 BEFORE, AFTER = "before.json", "after.json"  # results of `Recipe.evaluate` before the first and after the last update
 Games = dict[str, list[np.ndarray]]  # {metric: a list with the values [games] of each lane or seed}
-
-
-def describe(value: Any) -> Any:
-    """Settings as JSON: a function as its name and bound arguments, a dataclass as its kind and repr fields."""
-    if isinstance(value, functools.partial):
-        positional = {"arguments": describe(value.args)} if value.args else {}
-        keywords = {name: describe(bound) for name, bound in value.keywords.items()}
-        return {"function": describe(value.func), **positional, **keywords}
-    if isinstance(value, Recipe):
-        numbers: Mapping[str, Any] = value.hparams
-        if any(map(callable, numbers.values())):  # the numbers of a schedule, in place of its name
-            numbers = {name: x for name, x in value.all_hparams.items() if name not in value.choices}
-        value = dataclasses.replace(value, hparams=cast(Any, numbers), choices=cast(Any, value.all_choices))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: describe(getattr(value, field.name)) for field in dataclasses.fields(value) if field.repr}
-        return {"kind": type(value).__name__, **fields}
-    if isinstance(value, Mapping):
-        return {str(key): describe(inner) for key, inner in value.items()}
-    if isinstance(value, tuple | list):
-        return [describe(inner) for inner in value]
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, Path):
-        return str(value)
-    if callable(value):
-        return _describe(value)
-    return value if isinstance(value, str | int | float | None) else type(value).__qualname__
-
-
-def _describe(function: Any) -> Any:
-    """The name of a function, or of the class of an object that can be called. A lambda and an inner function also have
-    a digest of their code, their default arguments and their free variables."""
-    name = f"{function.__module__}.{getattr(function, '__qualname__', type(function).__qualname__)}"
-    code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
-    defaults = getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)
-    if code is None or not ("<lambda>" in name or cells or ("<locals>" in name and any(defaults))):
-        return name
-    digest = zlib.crc32(repr(_code_facts(code)).encode())
-    return {
-        "function": f"{name} {digest:08x}",
-        **({"defaults": describe(defaults)} if any(defaults) else {}),
-        **{inner: describe(cell.cell_contents) for inner, cell in zip(code.co_freevars, cells, strict=True)},
-    }
-
-
-def _code_facts(code: CodeType) -> tuple[Any, ...]:
-    """Instructions, constants and names of a function and of the functions in it, without file and lines."""
-    return code.co_code, [_settle(x) for x in code.co_consts], code.co_names
-
-
-def _settle(constant: Any) -> Any:
-    """A constant in a form that is the same in every process; a set of strings has another order in each."""
-    if isinstance(constant, CodeType):
-        return _code_facts(constant)
-    return sorted(constant, key=repr) if isinstance(constant, frozenset) else constant
 
 
 def trainer_of(settings: Settings, program: Program) -> Trainer:
@@ -183,7 +124,7 @@ class Training:
         preparation: Preparation,
     ):
         self.settings, self.program, self.recipe, self.preparation = settings, program, program.recipe, preparation
-        self.on_step, self.on_text, self.on_names = on_step, on_text, on_names
+        self.on_step, self.on_text, self.on_names, self.home = on_step, on_text, on_names, home
         self.homes = {arm: home / name for arm, name in program.names.items()}
         self.began = time.monotonic()  # start of the warm start or of the current update, seconds
         self.logs: dict[str, RunLog] = {}
@@ -241,6 +182,9 @@ class Training:
             self._write(BEFORE, self.before)
         if self._lacks(page.GAMES, start) and not distributed.any_process(stop.is_set()):
             self.write_games(self.init() if start else state, 0)
+        if distributed.is_main_process():
+            with suppress(ValueError):  # a file of another arm that is damaged ends no run here
+                page.write(self.home, self.home)  # it follows the files of games while the run lasts
 
     def write_after(self, state: Any) -> None:
         """Writes evaluations, games and policies of the final state."""
@@ -255,6 +199,9 @@ class Training:
         state, metrics = self.trainer.update(state, number)
         if number == 0:
             self.on_names({*metrics, *self.before})
+        between = self.settings.games_every and (number + 1) % self.settings.games_every == 0
+        if between and number + 1 < self.recipe.updates:
+            self.write_games(state, number + 1)
         due = (number + 1) % self.recipe.eval_every == 0 or number + 1 == self.recipe.updates
         if self.ready.evaluate is None or not due:
             return state, metrics
@@ -289,7 +236,7 @@ class Training:
             )
 
     def write_games(self, state: Any, update: int) -> None:
-        """Writes recorded games of the first seed of each arm; after training, those from before training stay."""
+        """Writes recorded games of the first seed of each arm; those of earlier updates stay."""
         about = [
             {"study": self.settings.study, "arm": arm, "seed": seed, "update": update}
             for arm, seed in self.program.lanes
@@ -302,8 +249,10 @@ class Training:
             for name, values in records.token_values(games).items():
                 self.logs[arm].histogram(max(0, update - 1), f"games/{name}", values, self.program.seeds[0])
             if update:
-                games = [game for game in page.read(arm_home / page.GAMES) if game["update"] == 0] + games
-                text = records.transcript([game for game in games if not game["member"]])
+                games = [game for game in page.read(arm_home / page.GAMES) if game["update"] < update] + games
+            if update == self.recipe.updates:
+                ends = [game for game in games if not game["member"] and game["update"] in (0, update)]
+                text = records.transcript(ends)
                 (arm_home / "transcript.md").write_text(text, encoding="utf-8")
                 self.logs[arm].text(update - 1, "transcript", text, self.program.seeds[0])
             write_atomically(arm_home / page.GAMES, page.lines_of(games))

@@ -40,12 +40,13 @@ from jaxmarl_llm.runs.log import provenance, run_directory
 from jaxmarl_llm.studies import frozen, program
 from jaxmarl_llm.studies.cli import lock_directory
 from jaxmarl_llm.studies.computed import LABEL, Computed
+from jaxmarl_llm.studies.describe import describe
 from jaxmarl_llm.studies.lanes import Program, programs
 from jaxmarl_llm.studies.pages import figures, report, results
 from jaxmarl_llm.studies.predictions import record_of
 from jaxmarl_llm.studies.prepared import Preparation
 from jaxmarl_llm.studies.profiled import profile
-from jaxmarl_llm.studies.program import describe, read_curves, read_games, saved_updates
+from jaxmarl_llm.studies.program import read_curves, read_games, saved_updates
 from jaxmarl_llm.studies.progress import progress
 from jaxmarl_llm.studies.registry import Entry
 from jaxmarl_llm.studies.settings import Settings, select_arms, select_models

@@ -21,7 +21,7 @@ from jaxmarl_llm.training.setup import LORA, TINY, Model
 
 Value = TypeVar("Value")
 # options that change no number of a run
-FREE = ("study", "frozen", "out", "checkpoint_every", "keep", "log", "games", "max_skipped")
+FREE = ("study", "frozen", "out", "checkpoint_every", "keep", "log", "games", "games_every", "max_skipped")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +66,8 @@ class Settings:
     """Trackers that receive the metrics, besides the files of the run directory: tensorboard, trackio, wandb."""
     games: int = 16
     """Number of recorded games of an arm at most, before training and again after it."""
+    games_every: int = 0
+    """Updates between games that are recorded in between, which cost about an update each; 0: none."""
     out: Path = Path()
     """Run directory. Default: runs/STUDY-MODEL."""
     frozen: bool = False
@@ -81,6 +83,7 @@ class Settings:
             ("checkpoint_every", 1),
             ("max_skipped", 0),
             ("games", 1),
+            ("games_every", 0),
             ("groups", 0),
             ("group_size", 0),
         ):

@@ -10,7 +10,7 @@ import pytest
 
 from experiments._template import STUDY
 from jaxmarl_llm.studies import catalogue, registry
-from jaxmarl_llm.studies.program import describe
+from jaxmarl_llm.studies.describe import describe
 from jaxmarl_llm.studies.source import source_digest, source_files
 from jaxmarl_llm.studies.study import AtMost, Higher
 
