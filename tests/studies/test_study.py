@@ -31,11 +31,20 @@ from jaxmarl_llm.studies.study import AtMost, Higher
         ({"metrics": ()}, "must state metrics"),
         ({"claim": ""}, "must state claim"),
         ({"paper": dataclasses.replace(STUDY.paper, url="")}, "needs a link"),
+        (
+            {"paper": None, "predictions": (Higher("a", "joint", than="per_agent", source="paper", where="Table 1"),)},
+            "predicts a: joint above per_agent of a paper, and names none",
+        ),
     ],
 )
 def test_a_study_that_cannot_be_judged_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(STUDY, **changes).check("toy")
+
+
+def test_an_idea_of_ones_own_needs_no_paper():
+    own = tuple(dataclasses.replace(x, source="theory") for x in STUDY.predictions)
+    dataclasses.replace(STUDY, paper=None, predictions=own).check("toy")
 
 
 @pytest.fixture
