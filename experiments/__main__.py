@@ -3,6 +3,7 @@
 python -m experiments
 python -m experiments demo
 python -m experiments mars --seeds 10
+python -m experiments mars --sweep learning_rate=1e-3,3e-3,1e-2 --first-seed 100
 python -m experiments plan mars --model qwen3-8b --mesh data=8,fsdp=8
 python -m experiments prompts --data questions.jsonl --reward number --model smollm2
 python -m experiments pages [--check]

@@ -27,7 +27,7 @@ from jaxmarl_llm.environments.bridges.table import Table, possible
 from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.evaluation.exact import solve
 from jaxmarl_llm.studies import catalogue, registry
-from jaxmarl_llm.studies.describe import describe
+from jaxmarl_llm.studies.identity import describe
 from jaxmarl_llm.studies.pages import again, results
 from jaxmarl_llm.studies.pages.format import markdown
 from jaxmarl_llm.studies.pages.index import index as index_of
@@ -271,11 +271,10 @@ def study_page(name: str, files: list[Path]) -> str:
     """The page of a study: its facts, its module's docstring, the pages of its runs, and its code."""
     entry = registry.load(STUDIES, name)
     module, method = importlib.import_module(entry.module), entry.study.arms[entry.study.method]
-    path = Path(module.__file__ or "").relative_to(ROOT)
+    path, paper = Path(module.__file__ or "").relative_to(ROOT), entry.study.paper
     facts = [
         ("", ""),
-        ("paper", link_to(vars(entry.study.paper))),
-        ("formula read in", f"the {CHECKED[entry.study.paper.checked]}"),
+        *([("paper", link_to(vars(paper))), ("formula read in", f"the {CHECKED[paper.checked]}")] if paper else []),
         ("method", f"`{entry.study.method}`"),
         *(
             of_recipe(method)

@@ -22,9 +22,9 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
+from jaxmarl_llm.runs.git import Repository
 from jaxmarl_llm.studies import catalogue, registry
-from jaxmarl_llm.studies.describe import describe
-from jaxmarl_llm.studies.git import Repository
+from jaxmarl_llm.studies.identity import describe
 from jaxmarl_llm.studies.pages.results import write_atomically
 from jaxmarl_llm.studies.predictions import FEWEST, record_of
 from jaxmarl_llm.studies.settings import Settings, select_arms

@@ -20,8 +20,8 @@ from jaxmarl_llm.runs.checkpoint import Checkpoints, digests, seal
 from jaxmarl_llm.runs.log import RunLog
 from jaxmarl_llm.runs.loop import resume, train
 from jaxmarl_llm.runs.nonfinite import save_nonfinite
-from jaxmarl_llm.studies.describe import describe
-from jaxmarl_llm.studies.lanes import Program, run_name
+from jaxmarl_llm.studies.identity import describe
+from jaxmarl_llm.studies.lanes import Program, homes_of, join
 from jaxmarl_llm.studies.pages.results import write_atomically
 from jaxmarl_llm.studies.prepared import Preparation
 from jaxmarl_llm.studies.settings import Settings, select_models
@@ -132,9 +132,14 @@ class Training:
         self.latest: Games = {}  # the latest evaluations after it
 
     def is_written(self) -> bool:
-        """True if every arm has all files of a finished training."""
+        """True if every arm has all files of a finished training, with as many games as are asked for now."""
         files = (page.GAMES, "transcript.md", POLICIES, *((BEFORE, AFTER) if self.recipe.evaluate is not None else ()))
-        return all(self._exists(file) for file in files)
+        return all(self._exists(file) for file in files) and all(map(self._has_games, self.homes.values()))
+
+    def _has_games(self, arm_home: Path) -> bool:
+        """True if as many games after training are recorded as the settings ask for."""
+        after = [game for game in page.read(arm_home / page.GAMES) if game["update"]]
+        return len(after) >= records.count_games(self.recipe, self.settings.games)
 
     def prepare(self) -> Trainer:
         """Waits for the preparation of the program, and returns its trainer."""
@@ -222,7 +227,7 @@ class Training:
         for i, log in enumerate(self.logs.values()):
             of_arm = {name: np.asarray(x)[self._lanes(i)] for name, x in metrics.items()}
             log.scalars(number, of_arm | {"seconds": took})
-        self.on_step(number, {**metrics, "arms": "+".join(self.logs)})
+        self.on_step(number, {**metrics, "arms": join(self.logs, 60)})
 
     def tell_warm_start(self, number: int, metrics: Mapping[str, Any]) -> None:
         """Prints the progress of a pretrained model's warm start: after updates 1 and 2, then five times."""
@@ -314,8 +319,8 @@ def read_curves(out: Path, arm: str, seeds: Sequence[int], updates: int, alone: 
     Raises ValueError unless the file holds one line for every seed and update.
     """
     columns = []  # the lines of each seed
-    for seed in seeds:
-        file = out / run_name(arm, seed, alone) / "metrics.jsonl"
+    for seed, home in homes_of(out, arm, seeds, alone).items():
+        file = home / "metrics.jsonl"
         try:
             lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         except (OSError, ValueError):
@@ -336,8 +341,7 @@ def read_games(out: Path, file: str, arm: str, seeds: Sequence[int], alone: bool
 
     Raises ValueError for a damaged file.
     """
-    names = dict.fromkeys(run_name(arm, seed, alone) for seed in seeds)
-    files = [out / name / file for name in names]
+    files = [home / file for home in dict.fromkeys(homes_of(out, arm, seeds, alone).values())]
     if not files[0].exists():
         return {}
     try:

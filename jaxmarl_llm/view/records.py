@@ -54,6 +54,7 @@ from jaxmarl_llm.rollout.names import name_text
 from jaxmarl_llm.text.grammar import options_of
 from jaxmarl_llm.text.visible import visible
 from jaxmarl_llm.training.examine import Examined
+from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.view import page
 from jaxmarl_llm.view.rows import plain, read
@@ -64,8 +65,15 @@ Game = dict[str, Any]
 Values = dict[tuple[int, int, int], list]  # by episode, seat and turn
 
 
+def count_games(recipe: Recipe, limit: int) -> int:
+    """The number of games of a batch that are recorded: whole groups within `limit`, or part of one group; 0: all."""
+    games = recipe.groups * recipe.group_size
+    shown = min(limit or games, games)
+    return shown - shown % recipe.group_size if shown > recipe.group_size else shown
+
+
 def recorder(trainer: Trainer) -> Callable[[Any, Mapping[int, Mapping[str, Any]], int], list[list[Game]]]:
-    """record(state, runs, limit): by run its games, as many whole groups as `limit` games allow, or part of one group.
+    """record(state, runs, limit): by run its games, as many as `count_games` says.
 
     `runs` is {run of the trainer: the fields study, arm, seed, update}.
     """
@@ -73,10 +81,8 @@ def recorder(trainer: Trainer) -> Callable[[Any, Mapping[int, Mapping[str, Any]]
 
     def record(state: Any, runs: Mapping[int, Mapping[str, Any]], limit: int) -> list[list[Game]]:
         update = next(iter(runs.values()))["update"]
-        batch, size = jax.device_get(trainer.examine(state, tuple(runs), update)), trainer.recipe.group_size
-        shown = min(limit, trainer.recipe.groups * size)
-        if shown > size:
-            shown -= shown % size
+        batch = jax.device_get(trainer.examine(state, tuple(runs), update))
+        shown = count_games(trainer.recipe, limit)
         games = []
         for i, (run, about) in enumerate(runs.items()):
             examined = jax.tree.map(lambda x, i=i: x[i], batch)

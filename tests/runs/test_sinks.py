@@ -15,7 +15,7 @@ from jaxmarl_llm.environments.classic.card_games import KuhnPoker
 from jaxmarl_llm.runs import sinks
 from jaxmarl_llm.runs.log import RunLog
 from jaxmarl_llm.runs.sinks import SINKS
-from jaxmarl_llm.studies.describe import describe
+from jaxmarl_llm.studies.identity import describe
 from jaxmarl_llm.training.recipe import Recipe
 
 

@@ -168,6 +168,10 @@ def test_a_finished_run_only_shows_its_table_again(unbroken, monkeypatch, capsys
         (("mars", "--first-seed", "4294967296"), "all seeds below 2^31"),
         (("mars", "--first-seed", "2147483647", "--seeds", "2"), "2 seeds from 2147483647"),
         (("mars", "--model", "gpt5"), "Unknown model 'gpt5'"),
+        (("mars", "--width", "30"), "A tiny policy has a width of 8 to 1024, a multiple of 8, and 1 to 32 layers"),
+        (("mars", "--model", "smollm2", "--layers", "3"), "--width and --layers are of tiny policies"),
+        (("mars", "--games", "-1"), "games must be at least 0, got -1"),
+        (("mars", "--model", "qwen3-06b"), "Did you mean qwen3-0.6b?"),
         (("mars", "--out", "/proc/nowhere"), "/proc/nowhere"),
     ],
 )
@@ -368,6 +372,13 @@ def test_each_policy_has_a_model_and_settings_of_its_own():
     assert settings.label == "smollm2+gemma3-270m" and not settings.tiny
     everyone = Settings("toy", learning_rate=("0.5",), models=("first=tiny",))
     assert everyone.tiny and all(arm.hparams["learning_rate"] == 0.5 for arm in select_arms(everyone, study).values())
+
+
+def test_tiny_policies_have_the_size_of_the_options():
+    arms = select_arms(Settings("toy", width=64), _template.STUDY)
+    assert {(x.size.width, x.size.layers) for x in arms.values()} == {(64, 2)}
+    mixed = Settings("toy", models=("second=smollm2",), layers=3)
+    assert [x.size.layers for x in select_arms(mixed, _template.STUDY).values()] == [3]
 
 
 @pytest.mark.slow

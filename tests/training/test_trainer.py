@@ -24,7 +24,7 @@ from jaxmarl_llm.rl.returns import gae
 from jaxmarl_llm.rollout.trajectory import gather_sampled
 from jaxmarl_llm.runs.checkpoint import Checkpoints
 from jaxmarl_llm.runs.loop import resume
-from jaxmarl_llm.studies.describe import describe
+from jaxmarl_llm.studies.identity import describe
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.programs import RunMap
 from jaxmarl_llm.training.recipe import Recipe

@@ -129,9 +129,10 @@ def _row(file: Path, results: Mapping[str, Any], beside: Path) -> Sequence[Any]:
         about, verdicts = read_about(file.parent), judge(results)
         short = about.get("short", "") if about.get("run") == run_of(results) else ""
         waits = "frozen" not in results and not about.get("unfit")
-        told = standing(verdicts, about) + " (not yet frozen)" * waits if verdicts else "–"
+        paper = results["paper"]
+        told = standing(verdicts, about) + " (not yet frozen)" * waits if verdicts and paper else "–"
         name = f"[{file.parent.name}]({place}/README.md)"
-        return results["question"], name, link(results["paper"]), short, kind(results), told
+        return results["question"], name, link(paper) if paper else "–", short, kind(results), told
     except (KeyError, TypeError, AttributeError, StopIteration) as error:
         raise ValueError(f"{file} is not complete ({error!r}): run its study again.") from None
 

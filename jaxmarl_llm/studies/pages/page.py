@@ -123,15 +123,19 @@ def finding(results: Mapping[str, Any], about: Mapping[str, Any], verdicts: Sequ
 
 
 def header(results: Mapping[str, Any], about: Mapping[str, Any], verdicts: Sequence[Verdict]) -> str:
-    """The paper's claim, the status, the setting and what the method was checked against."""
+    """The paper's claim, the status, the setting and what the method was checked against.
+
+    Without a paper there is no status, only the outcomes of our own predictions.
+    """
     paper = results["paper"]
+    status_ = f"Status: **{standing(verdicts, about)}**. " * bool(paper)
     return "\n".join(filter(None, [
-        f"- Paper: {link(paper)}" + (f": {about['claim']}" if about.get("claim") else "."),
-        f"- Status: **{standing(verdicts, about)}**. {tally(verdicts)}" if verdicts else "",
+        f"- Paper: {link(paper)}" + (f": {about['claim']}" if about.get("claim") else ".") if paper else "",
+        f"- {status_}{tally(verdicts, bool(paper))}" if verdicts else "",
         f"- {UNFIT}{about['unfit']}" if about.get("unfit") else "",
         f"- Setting: `{about.get('setting', results['model'])}`; {count(len(results['seeds']), 'seed')}, "
         f"{duration(results['seconds'])}.",
-        f"- The method was checked against the {CHECKED[paper['checked']]}.",
+        f"- The method was checked against the {CHECKED[paper['checked']]}." if paper else "",
     ]))  # fmt: skip
 
 
@@ -181,15 +185,16 @@ def resolution(results: Mapping[str, Any], verdicts: Sequence[Verdict]) -> list[
     return sentences
 
 
-def tally(verdicts: Sequence[Verdict]) -> str:
-    """The outcomes of the paper's predictions and of our own, in a sentence each."""
+def tally(verdicts: Sequence[Verdict], of_paper: bool = True) -> str:
+    """The outcomes of the paper's predictions, if there is a paper, and of our own, in a sentence each."""
     told = []
     for whose, sources in (("The paper's", {"paper"}), ("Our own", {"theory", "pilot"})):
         outcomes = [x.outcome for x in verdicts if x.prediction.source in sources and not x.prediction.condition]
         if outcomes:
             parts = [f"{outcomes.count(x)} {word}" for x, word in OUTCOMES.items() if x in outcomes]
             told.append(f"{whose} {count(len(outcomes), 'prediction')}: {', '.join(parts)}.")
-    return " ".join(told) if told and told[0].startswith("The") else " ".join(["None is the paper's.", *told])
+    none = of_paper and not (told and told[0].startswith("The"))
+    return " ".join(["None is the paper's."] * none + told)
 
 
 OUTCOMES = {"holds": "held", "contradicted": "contradicted", "not shown": "not shown"}

@@ -29,7 +29,7 @@ class Options:
     """Directories of finished runs."""
     why: str
     """Why the former table is replaced, in a sentence."""
-    into: Path | None = None
+    into: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="")] = None
     """The folder of the package in another checkout, whose results are written. Default: this one's."""
 
 

@@ -14,6 +14,7 @@ from jaxmarl_llm.studies.computed import LABEL
 from jaxmarl_llm.studies.pages.format import count, number
 from jaxmarl_llm.studies.pages.results import has
 from jaxmarl_llm.studies.predictions import judge
+from jaxmarl_llm.studies.sweep import choose
 
 
 def verdicts(results: Mapping[str, Any]) -> list[str]:
@@ -22,12 +23,14 @@ def verdicts(results: Mapping[str, Any]) -> list[str]:
 
 
 def remarks(results: Mapping[str, Any]) -> list[str]:
-    """Sentences for a run that is too short, and for each arm with skipped updates."""
+    """Sentences for a run that is too short, for each arm with skipped updates, and for the best arm of a sweep."""
     sentences = []
     if results["predictions"] and results.get("shorter"):
         sentences.append("This run is shorter than the study's: it shows nothing of what was predicted.")
     for arm, skipped in results.get("skipped", {}).items():
         sentences.append(f"{arm}: {skipped} updates, of all seeds, were skipped, because they were not finite.")
+    if "sweep" in results:
+        sentences.append(choose(results))
     return sentences
 
 
@@ -40,7 +43,7 @@ def table(results: Mapping[str, Any]) -> Table:
     shown.caption = f"mean ± half of the 95% Student-t interval over {over}; p of the exact paired sign-flip test"
     if any(results["before"].values()):
         shown.caption += "; before → after training"
-    shown.add_column("arm")
+    shown.add_column("arm", overflow="fold")  # arms of a sweep differ in their last letters
     for metric in results["metrics"]:
         shown.add_column(escape(metric), justify="right")
     for arm, metrics in results["arms"].items():
@@ -66,5 +69,7 @@ def show(results: Mapping[str, Any], console: Console) -> None:
     seeds = [f"{arm} {' '.join(map(number, arms[arm][first]['per_seed']))}" for arm in arms if has(arms[arm], first)]
     tested = results["model"] in ("tiny", LABEL) or results.get("scope") == "any"
     claim = "Claim" if tested else "Claim about tiny policies, not tested by this run"
+    if "sweep" in results:
+        claim = "Claim, not tested by a sweep, which judges no prediction"
     lines = [f"{first}, seed by seed: {'; '.join(seeds)}", f"{claim}: {results['claim']}", *verdicts(results)]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)

@@ -2,7 +2,8 @@
 
 Entries of results.json:
 
-  study, question, claim, paper, model, updates, seconds
+  study, question, claim, model, updates, seconds
+  paper        title, url, year and what was checked; null for an idea of one's own
   metrics      the main metrics, in the order of tables and plots
   predictions  the predictions, as records (`predictions.record_of`), with their sources
   checks       statements that hold if the code is right, as records
@@ -146,7 +147,8 @@ def compare(arms: Arms, pairs: Iterable[tuple[str, str]], metric: str) -> list[d
 
 def check(info: Mapping[str, Any]) -> None:
     """Raises ValueError unless `info` has the entries INFO and known arms: call it before anything compiles."""
-    if missing := [name for name in INFO if not info.get(name) and name != "predictions"]:
+    optional = {"predictions", *(["paper"] if info.get("paper", "") is None else [])}  # an idea of one's own has none
+    if missing := [name for name in INFO if not info.get(name) and name not in optional]:
         raise ValueError(f"A study must state {', '.join(INFO)}; it lacks {', '.join(missing)}.")
     for prediction in (*predictions_of(info), *checks_of(info)):
         if unknown := set(prediction.arms) - set(info["settings"]):

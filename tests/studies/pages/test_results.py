@@ -373,6 +373,19 @@ def test_the_command_writes_a_page_for_each_result_and_the_index(package, writte
     assert "huge" in stale.read_text()  # a check writes nothing
 
 
+def test_a_page_without_a_paper_shows_verdicts_and_no_status(package, written):
+    """Nor does the index."""
+    own = [dict(record, source="theory") for record in written[1]["predictions"]]
+    file = package / "results/another/results.json"
+    file.write_text(json.dumps(written[1] | {"paper": None, "predictions": own}))
+    pages.command("toy_results", [], Console(file=io.StringIO()))
+    page, index = (package / "results/another/README.md").read_text(), (package / "README.md").read_text()
+    assert "- Our own " in page and "**holds**" in page
+    assert not any(word in page for word in ("Paper:", "Status:", "paper's", "checked against"))
+    row = next(line for line in index.splitlines() if "[another]" in line)
+    assert row.startswith("| Do both beat one? | [another](results/another/README.md) | – |") and row.endswith("| – |")
+
+
 def test_the_written_words_are_of_one_run(package, written):
     """Of another run than theirs, the page tells what was found by its verdicts."""
     words = """
