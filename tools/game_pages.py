@@ -47,7 +47,7 @@ def games() -> dict[str, str]:
     for folder, (title, sentence) in GENRES.items():
         table = markdown([HEAD, *rows[folder].values()])
         texts[f"games/{folder}.md"] = "\n\n".join([f"# {title}", sentence, table, contents(rows[folder])]) + "\n"
-        sections += [f"## [{title}]({folder}.md)", sentence, table]
+        sections += [f"## {title}", sentence, table]
     texts["games/index.md"] = "\n\n".join([
         "# Games",
         f"The {len(REGISTRY)} games of `jaxmarl_llm.environments.REGISTRY` with their default settings, by folder of "

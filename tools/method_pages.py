@@ -69,7 +69,7 @@ def question_pages(index: str) -> dict[str, str | bytes]:
     for name, (title, question) in QUESTIONS.items():
         section = [question, tables[name]]
         texts[f"methods/{name}.md"] = "\n\n".join([f"# {title}", *section, contents(studies[name])]) + "\n"
-        parts += [f"## [{title}]({name}.md)", *section]
+        parts += [f"## {title}", *section]
     parts.append(contents([*QUESTIONS, "gallery", "looked_again", "seconds"]))
     texts["methods/index.md"] = "\n\n".join(parts) + "\n"
     return texts
@@ -94,7 +94,7 @@ def gallery(loaded: dict[Path, Any]) -> str:
         parts += [f"## {title}"] if figures else []
         for file, result in figures:
             run = file.parent.name
-            parts.append(f"### [{run}]({result['study']}.md)\n\n{caption(file, result)}")
+            parts.append(f"### {run}\n\n{caption(file, result)} [Its page]({result['study']}.md).")
             parts.append(f"![Curves of {run}]({run}/curves.svg)")
     return "\n\n".join(parts) + "\n"
 

@@ -1,4 +1,4 @@
-"""The reference: a page for each room of the package and each of its folders, and the index of public names."""
+"""The reference: a page for each room of the package, folder and module, and the index of public names."""
 
 from __future__ import annotations
 
@@ -46,16 +46,18 @@ def constants(name: str) -> list[str]:
 
 
 def reference() -> dict[str, str]:
-    """{path: text}: a page for each folder of the package, and an index of rooms and public names."""
+    """{path: text}: a page for each module and each folder of the package, and an index of rooms and public names."""
     folders, about = modules(), rooms()
     if unknown := {*about} ^ {folder for folder in folders if "." not in folder} - {OTHERS}:
         raise ValueError(f"CONTRIBUTING.md and the package have other rooms: {', '.join(sorted(unknown))}.")
     below = {room: [folder for folder in folders if folder.startswith(f"{room}.")] for room in about}
-    texts = {f"reference/{folder}.md": page(folder, names, below.get(folder, [])) for folder, names in folders.items()}
+    texts: dict[str, str] = {}
+    for folder, names in folders.items():
+        texts |= folder_pages(folder, names, below.get(folder, []))
     table: list[tuple] = [("room", "holds", "folders")]
     for room, holds in about.items():
         links = ", ".join(f"[{title_of(folder)}]({folder}.md)" for folder in below[room])
-        table.append((f"[{room}]({room}.md)", sentence(holds), links))
+        table.append((f"[{room}]({room}.md)", holds[:1].upper() + holds[1:], links))
     table.append((f"[{TITLE_OF_OTHERS.lower()}]({OTHERS}.md)", ABOUT_OTHERS, ""))
     offered: list[tuple] = [("name", "where it is defined")]
     for name, home in jaxmarl_llm._MODULE_OF.items():
@@ -63,7 +65,7 @@ def reference() -> dict[str, str]:
         offered.append((f"`{name}`", f"{{py:{kind}}}`jaxmarl_llm.{home}.{name}`"))
     texts["reference/index.md"] = "\n\n".join([
         "# Reference",
-        "A page for each room of the package and each folder of a room. A room imports only from rooms above it.",
+        "A page for each module, by room of the package. A room imports only from rooms above it.",
         markdown(table),
         "[Which options work together](capabilities.md) is a table of its own.",
         "## Public names",
@@ -77,34 +79,43 @@ def reference() -> dict[str, str]:
 ABOUT_OTHERS = "Random keys by the name of an event; the commands `play`, `match` and `serve`"
 
 
-def sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
 def title_of(folder: str) -> str:
     return TITLE_OF_OTHERS if folder == OTHERS else folder.replace(".", "/")
 
 
-def page(folder: str, names: list[str], below: list[str]) -> str:
-    """The page of a folder: a table of its modules and of the folders `below`, then every public name."""
-    parts, offered = [], set()
+def folder_pages(folder: str, names: list[str], below: list[str]) -> dict[str, str]:
+    """{path: text}: the page of a folder, with a table of its modules and links to the folders `below`, and a page for
+    each of its modules. What a package itself defines stands on the folder's page."""
+    parts, texts, offered = [f"# {title_of(folder)}"], {}, set()
     rows: list[tuple] = [("module", "about")]
+    pages = [f"{inner.rpartition('.')[2]}/ <{inner}>" for inner in below]
     for name in filter(source, names):  # without empty __init__.py
-        module = importlib.import_module(name)
-        lines = [f".. automodule:: {name}"]
-        names_here = constants(name)
-        # shown elsewhere: by the package, or below
-        if hidden := sorted({*names_here, *offered} & set(vars(module))):
-            lines += [f"   :exclude-members: {', '.join(hidden)}"]
+        module, path = importlib.import_module(name), name.removeprefix("jaxmarl_llm.")
+        text = names_of(name, offered)
         offered |= set(getattr(module, "__all__", ()))
-        for constant in names_here:
-            lines += ["", f".. autodata:: {name}.{constant}"]
-            lines += ["   :no-value:"] if len(repr(getattr(module, constant))) > 100 else []
-        title = name.removeprefix("jaxmarl_llm.")
-        rows.append((f"{{py:mod}}`~{name}`", first_sentence(module.__doc__ or "")))
-        parts.append(f"## {title}\n\n```{{eval-rst}}\n" + "\n".join(lines) + "\n```")
-    head, tail = [f"# {title_of(folder)}"], []
+        if path == folder:
+            parts.append(text)
+            continue
+        short = name.rpartition(".")[2]
+        texts[f"reference/{path}.md"] = f"# {path}\n\n{text}\n"
+        rows.append((f"[{short}]({path}.md)", first_sentence(module.__doc__ or "")))
+        pages.append(f"{short} <{path}>")
     if below:
         links = ", ".join(f"[{title_of(inner)}]({inner}.md)" for inner in below)
-        head, tail = [*head, f"Folders of this room have pages of their own: {links}."], [contents(below)]
-    return "\n\n".join([*head, *([markdown(rows)] if parts else []), *parts, *tail]) + "\n"
+        parts.insert(1, f"Folders of this room have pages of their own: {links}.")
+    if texts:
+        parts.insert(1, markdown(rows))
+    return texts | {f"reference/{folder}.md": "\n\n".join([*parts, *([contents(pages)] if pages else [])]) + "\n"}
+
+
+def names_of(name: str, offered: set[str]) -> str:
+    """The directives that show a module's public names, without those that its package offered before."""
+    module, here = importlib.import_module(name), constants(name)
+    lines = [f".. automodule:: {name}"]
+    # shown elsewhere: by the package, or below
+    if hidden := sorted({*here, *offered} & set(vars(module))):
+        lines += [f"   :exclude-members: {', '.join(hidden)}"]
+    for constant in here:
+        lines += ["", f".. autodata:: {name}.{constant}"]
+        lines += ["   :no-value:"] if len(repr(getattr(module, constant))) > 100 else []
+    return "```{eval-rst}\n" + "\n".join(lines) + "\n```"
