@@ -84,8 +84,8 @@ def title_of(folder: str) -> str:
 
 
 def folder_pages(folder: str, names: list[str], below: list[str]) -> dict[str, str]:
-    """{path: text}: the page of a folder, with a table of its modules and links to the folders `below`, and a page for
-    each of its modules. What a package itself defines stands on the folder's page."""
+    """{path: text}: the page of a folder and a page for each of its modules. The folder's page has a table of modules,
+    links to the folders `below`, and the names that the package itself defines."""
     parts, texts, offered = [f"# {title_of(folder)}"], {}, set()
     rows: list[tuple] = [("module", "about")]
     pages = [f"{inner.rpartition('.')[2]}/ <{inner}>" for inner in below]
