@@ -83,7 +83,7 @@ def test_every_figure_of_the_gallery_has_a_sentence(methods):
     _, *figures = methods["methods/gallery.md"].split("\n### ")
     for figure in figures:
         _, sentence, image, *_ = figure.split("\n\n")
-        assert re.search(r"\w\? \S.*\w\.(\*\*)? \[Its page\]\(\w+\.md\)\.$", sentence), sentence
+        assert re.search(r"\w\? \S.*\S\.(\*\*)? \[Its page\]\(\w+\.md\)\.$", sentence), sentence
         assert image.startswith("![")
 
 
