@@ -57,6 +57,11 @@ def methods() -> dict[str, str | bytes]:
     return texts
 
 
+INTRODUCTION = """{} studies, by question. None reproduces a paper in its own models and sizes: a status says what a
+paper's direction did *here*, in a small setting ([how a status is decided](#how-a-status-is-decided)). See also
+[the curves](gallery.md), [what changed when we looked again](looked_again.md) and [the seconds](seconds.md)."""
+
+
 def question_pages(index: str) -> dict[str, str | bytes]:
     """The index of all studies, and a page for each question with the index's table of it."""
     introduction, *sections = re.split(r"^## ", index.replace("# Results", "# Methods", 1), flags=re.MULTILINE)
@@ -65,12 +70,13 @@ def question_pages(index: str) -> dict[str, str | bytes]:
     if unknown := {*tables, *studies} ^ {*QUESTIONS}:
         raise ValueError(f"QUESTIONS and the folders of {STUDIES} differ: {', '.join(sorted(unknown))}.")
     texts: dict[str, str | bytes] = {}
-    parts = [introduction.strip()]
+    title, rules = introduction.strip().split("\n\n", 1)
+    parts = [title, INTRODUCTION.format(len(catalogue.find(STUDIES)))]
     for name, (title, question) in QUESTIONS.items():
         section = [question, tables[name]]
         texts[f"methods/{name}.md"] = "\n\n".join([f"# {title}", *section, contents(studies[name])]) + "\n"
         parts += [f"## {title}", *section]
-    parts.append(contents([*QUESTIONS, "gallery", "looked_again", "seconds"]))
+    parts += ["## How a status is decided", rules, contents([*QUESTIONS, "gallery", "looked_again", "seconds"])]
     texts["methods/index.md"] = "\n\n".join(parts) + "\n"
     return texts
 
