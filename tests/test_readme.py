@@ -125,4 +125,4 @@ def test_the_episodes_of_the_commands_divide_over_their_devices(arguments):
 
 
 def test_all_commands_are_found():
-    assert len(studies_on_a_mesh()) == 6 and len(commands()) > 20
+    assert len(studies_on_a_mesh()) == 8 and len(commands()) > 20

@@ -264,7 +264,7 @@ def drop_empty_columns(table: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
 
 def robust_statistics(results: Mapping[str, Any], verdicts: Sequence[Verdict]) -> list[Sequence[Any]]:
     """A head and a row for each predicted difference: interquartile means, and the share of runs with arm a above."""
-    rows: list[Sequence[Any]] = [("metric", "arm", "", "other arm", "", "first above")]
+    rows: list[Sequence[Any]] = [("metric", "arm", "mean", "other arm", "mean", "first above")]
     for prediction in (verdict.prediction for verdict in verdicts if verdict.prediction.than and verdict.seeds):
         both, cells = [], []
         for arm in prediction.arms:
