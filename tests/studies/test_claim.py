@@ -90,7 +90,7 @@ def test_the_same_command_reads_a_grown_run_again(runs, monkeypatch):
     assert start(runs[1], 3) and (runs[1] / "results.json").read_bytes() == written
 
 
-INFO = {"study": "toy", "seeds": [3, 4], "code": "a"}
+INFO = {"study": "toy", "seeds": [3, 4], "code": {"toy": "a"}}
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_seeds_are_added_once_and_again(finished):
         ([3, 4, 5], {"study": "toys"}, "was made with study="),
         ([3, 5, 6], {}, "was made with seeds="),
         ([4, 5], {}, "was made with seeds="),
-        ([3, 4, 5], {"code": "b"}, "holds a run of other code"),
+        ([3, 4, 5], {"code": {"toy": "b"}}, "holds a run of other code in toy, begun at"),
         ([3, 4, 5], {"seeds": 3}, "is damaged"),
     ],
 )
