@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxmarl_llm.studies.pages.results import predictions_of
+from jaxmarl_llm.studies.pages.results import changes, predictions_of
 
 # colours that colour-blind readers can tell apart
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -26,10 +26,8 @@ STYLES = tuple(Style(color, DASHES[i % len(DASHES)]) for i, color in enumerate(O
 
 
 def is_drawn(results: Mapping[str, Any], metric: str) -> bool:
-    """True if a metric was measured more than once, and is not the same number in all updates of all arms."""
-    curves = [cells[metric] for cells in results["curves"].values() if metric in cells]
-    values = {value for curve in curves for value in curve["mean"] if value is not None}
-    return any(len(curve["update"]) > 1 for curve in curves) and len(values) > 1
+    """True if a metric changes during the training of an arm."""
+    return any(changes(cells[metric]) for cells in results["curves"].values() if metric in cells)
 
 
 def facets(results: Mapping[str, Any], metric: str) -> list[list[str]]:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxmarl_llm.studies.pages.facets import is_drawn
 from jaxmarl_llm.studies.pages.forest import forest_figure
 from jaxmarl_llm.studies.pages.panels import curves_figure
 from jaxmarl_llm.studies.pages.results import decisive
@@ -31,12 +30,6 @@ def draw(
         CURVES: curves_figure(results, [metric for metric in wanted if metric], lines),
     }
     return {name: figure and _svg(figure, results["study"]) for name, figure in drawn.items()}
-
-
-def has_curves(results: Mapping[str, Any]) -> bool:
-    """True if a page has a figure of curves."""
-    metric = decisive(results)
-    return metric is not None and is_drawn(results, metric)
 
 
 def _svg(figure: Any, salt: str) -> bytes:

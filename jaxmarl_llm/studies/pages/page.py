@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxmarl_llm.evaluation.statistics import interquartile_interval, probability_of_improvement
 from jaxmarl_llm.studies import frozen
-from jaxmarl_llm.studies.pages import figures, history, report
+from jaxmarl_llm.studies.pages import history, report
 from jaxmarl_llm.studies.pages.about import read_about
 from jaxmarl_llm.studies.pages.format import count, duration, interval, markdown
 from jaxmarl_llm.studies.pages.reached import count_unreached, counts_of, tell_unreached
@@ -24,6 +24,7 @@ from jaxmarl_llm.studies.pages.results import (
     ENDS,
     checks_of,
     count_moves,
+    decisive,
     has,
     load,
     paired_tests,
@@ -70,7 +71,7 @@ def page(file: Path) -> str:
             header(results, about, verdicts),
             "" if about.get("unfit") or not verdicts else frozen_state(results, folder),
             "![Predicted differences and their intervals](forest.svg)" if any(x.seeds for x in verdicts) else "",
-            "![Learning curves](curves.svg)" if figures.has_curves(results) else "",
+            "![Learning curves](curves.svg)" if decisive(results) else "",
             "## Predictions\n\n" + prediction_table(results, verdicts) if verdicts else "",
             explanations(results, about, folder),
             *(f"<details><summary>{title}</summary>\n\n{text}\n\n</details>" for title, text in folded.items() if text),

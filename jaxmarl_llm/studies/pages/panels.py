@@ -75,7 +75,8 @@ def _dress(panel: Any, arms: Sequence[str], x: str) -> None:
     )
     panel.set_xlabel(x, fontsize=8)
     panel.tick_params(labelsize=7, labelbottom=True)
-    panel.locator_params(nbins=4)
+    panel.locator_params(axis="y", nbins=4)
+    panel.locator_params(axis="x", nbins=4, integer=True)
     panel.spines[["top", "right"]].set_visible(False)
 
 

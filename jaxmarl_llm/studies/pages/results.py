@@ -257,14 +257,16 @@ def _round(value: Any) -> Any:
     return [_round(inner) for inner in value] if isinstance(value, list) else value
 
 
+def changes(curve: Mapping[str, Any]) -> bool:
+    """True if a curve has two different values: a figure of others shows nothing."""
+    return len({value for value in curve["mean"] if value is not None}) > 1
+
+
 def decisive(results: Mapping[str, Any]) -> str | None:
-    """The metric of a page's curves: of the first prediction, else main metric, with more than one measured update."""
-    lengths: dict[str, int] = {}
-    for cells in results["curves"].values():
-        for metric, curve in cells.items():
-            lengths[metric] = max(lengths.get(metric, 0), len(curve["update"]))
+    """The metric of a page's curves: of the first prediction, else main metric, that changes during training."""
+    drawn = {metric for cells in results["curves"].values() for metric, curve in cells.items() if changes(curve)}
     wanted = [*(prediction.metric for prediction in predictions_of(results)), *results["metrics"]]
-    return next((name for name in wanted if lengths.get(name, 0) > 1), None)
+    return next((name for name in wanted if name in drawn), None)
 
 
 def text_of(results: Mapping[str, Any]) -> str:

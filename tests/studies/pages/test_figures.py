@@ -28,7 +28,7 @@ HIGHER = {"source": "theory", "where": "a test"}
 def drawn(folder):
     results = load(folder / "results.json")
     lines = read_lines(folder, results["study"])
-    return [x for x in (forest_figure(results, lines), curves_figure(results, [decisive(results)], lines)) if x]
+    return [x for x in (forest_figure(results, lines), curves_figure(results, [decisive(results) or ""], lines)) if x]
 
 
 def shown_texts(figure):
@@ -169,13 +169,15 @@ def test_a_line_states_an_axis(line, measured, axis):
     assert axis_of(line, measured) == axis
 
 
-def test_a_metric_that_is_the_same_everywhere_has_no_panel():
-    curves = {arm: cells | {"flat": np.ones((8, 6))} for arm, cells in walks(8).items()}
+def test_a_metric_that_stays_the_same_in_every_arm_has_no_panel():
+    curves = {arm: cells | {"flat": np.full((8, 6), len(arm))} for arm, cells in walks(8, ("a", "bc")).items()}
     results = results_of(curves)
     assert [panel.get_ylabel() for panel in curves_figure(results, ["won", "flat"], {}).axes] == ["won"]
     assert curves_figure(results, ["flat"], {}) is None
     assert figures.draw(results, {}, ["flat"]) == {figures.FOREST: None, figures.CURVES: None}
-    assert not figures.has_curves(results | {"metrics": ["flat"]}) and figures.has_curves(results)
+    assert (
+        decisive(results | {"metrics": ["flat", "won"]}) == "won" and decisive(results | {"metrics": ["flat"]}) is None
+    )
 
 
 def test_compared_arms_share_a_panel_and_differ_in_style():
