@@ -23,10 +23,11 @@ from matplotlib.patches import FancyBboxPatch
 from jaxmarl_llm import environments
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.studies.pages import results
-from jaxmarl_llm.studies.pages.figures import OKABE_ITO
+from jaxmarl_llm.studies.pages.about import read_about
+from jaxmarl_llm.studies.pages.facets import OKABE_ITO
 from jaxmarl_llm.studies.pages.format import markdown
 from jaxmarl_llm.studies.pages.index import kind
-from jaxmarl_llm.studies.pages.page import is_counted, read_about, standing
+from jaxmarl_llm.studies.pages.page import is_counted, standing
 from jaxmarl_llm.studies.predictions import judge
 
 ROOT = Path(__file__).parent.parent

@@ -40,12 +40,13 @@ from rich.markup import escape
 
 from jaxmarl_llm.devices import distributed
 from jaxmarl_llm.runs.log import run_directory
-from jaxmarl_llm.studies import frozen, program, sweep
+from jaxmarl_llm.studies import catalogue, frozen, program, sweep
 from jaxmarl_llm.studies.claim import claim_directory
 from jaxmarl_llm.studies.computed import LABEL, Computed
 from jaxmarl_llm.studies.identity import describe, source_digest
 from jaxmarl_llm.studies.lanes import Program, programs, split_seeds
 from jaxmarl_llm.studies.pages import figures, report, results
+from jaxmarl_llm.studies.pages.about import read_lines
 from jaxmarl_llm.studies.predictions import record_of
 from jaxmarl_llm.studies.prepared import Preparation
 from jaxmarl_llm.studies.profiled import profile
@@ -64,14 +65,15 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
 
     Long because it is the whole command in order.
     """
-    study = entry.study
+    study, package = entry.study, entry.module.partition(".")[0]
     study.check(entry.name)
+    lines = read_lines(catalogue.home(package) / "results" / entry.name, entry.name)
     if settings.profile:
         settings = dataclasses.replace(settings, arms=(study.method,))
     settings.check()
     freeze: dict[str, Any] = {}
     if settings.frozen:
-        freeze = frozen.check_run(entry.module.partition(".")[0], entry.name, study)
+        freeze = frozen.check_run(package, entry.name, study)
         first, *others = freeze["seeds"]
         settings = dataclasses.replace(settings, frozen=False, first_seed=first, seeds=1 + len(others))
     every = select_arms(settings, study)
@@ -99,6 +101,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         "predictions": [record_of(x) for x in study.predictions if not alone and all(arm in every for arm in x.arms)],
         "checks": [record_of(x) for x in study.checks if not alone and all(arm in every for arm in x.arms)],
         "censored": dict(study.censored),
+        "counts": study.counts,
         "x": study.x,
         "shorter": shorter,
         "metrics": study.metrics,
@@ -166,7 +169,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
             collected = collect_results(out, study, arms, seeds, alone, computed, added)
             collected["seconds"] += took
             written = results.write(out, info, **collected, provenance=begun)
-            drawn = {"forest.svg": figures.forest(written), "curves.svg": figures.curves(written, written["metrics"])}
+            drawn = figures.draw(written, lines, written["metrics"])
             for name, image in drawn.items():
                 if image is not None:
                     results.write_atomically(out / name, image)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -77,6 +78,12 @@ class Study:
     @property
     def all_arms(self) -> dict[str, Recipe | Computed]:
         return {**self.arms, **self.extra}
+
+    @property
+    def counts(self) -> dict[str, str]:
+        """{censored metric: the metric whose rise it counts}, where `derived` has a partial function that names it."""
+        functions = {name: f for name, f in self.derived.items() if name in self.censored and isinstance(f, partial)}
+        return {name: f.keywords["metric"] for name, f in functions.items() if "metric" in f.keywords}
 
     def check(self, name: str) -> None:
         """Raises ValueError, before anything compiles, for missing or inconsistent fields. `name` is the study's."""

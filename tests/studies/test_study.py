@@ -10,6 +10,7 @@ import pytest
 
 from experiments._template import STUDY
 from jaxmarl_llm.studies import catalogue, registry
+from jaxmarl_llm.studies.curves import last_mean, updates_to
 from jaxmarl_llm.studies.identity import describe, source_digest, source_files
 from jaxmarl_llm.studies.study import AtMost, Higher
 
@@ -155,3 +156,10 @@ def test_settings_describe_their_arm():
         assert describe(first) != describe(second)
     assert describe(Callable()) == f"{__name__}.Callable"
     json.dumps(describe({"of": made(object()), "numbers": (1, 2.0, None), "partial": partial(made, x=one)}))
+
+
+def test_a_study_knows_the_metric_whose_rise_it_counts():
+    counted, free = partial(updates_to, metric="success"), partial(last_mean, metric="x")
+    derived = {"updates to 90%": counted, "other": len, "mean": free}
+    study = dataclasses.replace(STUDY, derived=derived, censored={"updates to 90%": 60, "other": 1})
+    assert study.counts == {"updates to 90%": "success"}

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from jaxmarl_llm.studies import catalogue
+from jaxmarl_llm.studies.pages.about import read_about
 from jaxmarl_llm.studies.pages.again import changes, held_again
 from jaxmarl_llm.studies.pages.format import count, duration, markdown
-from jaxmarl_llm.studies.pages.page import arms, is_counted, link, read_about, standing
+from jaxmarl_llm.studies.pages.page import arms, is_counted, link, standing
+from jaxmarl_llm.studies.pages.reached import counts_of
 from jaxmarl_llm.studies.pages.results import checks_of, load, run_of
 from jaxmarl_llm.studies.predictions import judge, passes
 
@@ -45,7 +47,7 @@ def collection(files: Sequence[Path]) -> str:
     loaded = [load(file) for file in files]
     rows: list[Sequence[Any]] = []
     for file, results in zip(files, loaded, strict=True):
-        head, *lines = arms(results)
+        head, *lines = arms(results, counts_of(results, read_about(file.parent)))
         rows = rows or [(*head, "model", "seeds", "updates", "time")]
         size = results["model"], len(results["seeds"]), results["updates"], duration(results["seconds"])
         link = f"](../{file.parent.name}/README.md)"

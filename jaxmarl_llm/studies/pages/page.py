@@ -1,22 +1,12 @@
 """The page of a run, from the files in its folder of results.
 
-`notes.md` and `about.toml` are written by hand; the second has the words of the page:
-
-  run        the run that `found` is about (`results.run_of`); another run shows only its verdicts
-  found      what was found, in one to three plain sentences with the effect and its interval
-  short      the same in at most twelve words, for the index
-  claim      the paper's claim in one sentence
-  setting    the setting: models, sizes, game
-  disclosed  what was known and changed before the table ran: pilots, moved bounds, former settings
-  noise      what is drawn with the seed, and what is the same in all seeds
-  [arms], [metrics]  a line for each
+`notes.md` and `about.toml` (`about.py`) are written by hand.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from itertools import compress
 from pathlib import Path
@@ -27,7 +17,9 @@ import numpy as np
 from jaxmarl_llm.evaluation.statistics import interquartile_interval, probability_of_improvement
 from jaxmarl_llm.studies import frozen
 from jaxmarl_llm.studies.pages import history, report
+from jaxmarl_llm.studies.pages.about import read_about
 from jaxmarl_llm.studies.pages.format import count, duration, interval, markdown
+from jaxmarl_llm.studies.pages.reached import count_unreached, counts_of, tell_unreached
 from jaxmarl_llm.studies.pages.results import (
     ENDS,
     checks_of,
@@ -41,21 +33,8 @@ from jaxmarl_llm.studies.pages.results import (
 )
 from jaxmarl_llm.studies.predictions import NEAR, NOT_TESTED, UNMET, Verdict, judge, passes, status
 
-ABOUT = "about.toml"
-
 CHECKED = {"release": "released code", "paper": "paper", "abstract": "abstract alone"}
 NOT_FROZEN = "**Not yet frozen.** The predictions were sorted, and some restated, after this table was seen."
-
-
-def read_about(folder: Path) -> dict[str, Any]:
-    """The words of a page; {} without a file. Raises ValueError for a file that is not TOML."""
-    file = folder / ABOUT
-    if not file.exists():
-        return {}
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{file} is not TOML ({error}).") from None
 
 
 def standing(verdicts: Sequence[Verdict], about: Mapping[str, Any]) -> str:
@@ -77,7 +56,7 @@ def page(file: Path) -> str:
         rows = robust_statistics(results, verdicts)
         folded = {
             "Checks of the code": check_list(results),
-            "All arms": markdown(drop_empty_columns(arms(results))),
+            "All arms": markdown(drop_empty_columns(arms(results, counts_of(results, about)))),
             "Differences": markdown(tests) if len(tests := differences(results)) > 1 else "",
             "Robust statistics of the predicted differences": ROBUST + markdown(rows) if len(rows) > 1 else "",
             "What was known before, and what the seeds vary": disclosures(about),
@@ -240,8 +219,11 @@ def link(paper: Mapping[str, Any]) -> str:
     return f"[{paper['title']}, {paper['year']}]({paper['url']})"
 
 
-def arms(results: Mapping[str, Any]) -> list[Sequence[Any]]:
-    """A head and a row for each arm: its main metrics, after their values before training if measured."""
+def arms(results: Mapping[str, Any], counts: Mapping[str, str]) -> list[Sequence[Any]]:
+    """A head and a row for each arm: its main metrics, after their values before training if measured.
+
+    `counts` says of a metric such as `updates to 90%` which metric it counts (`counts_of`).
+    """
     rows: list[Sequence[Any]] = [("arm", *results["metrics"])]
     for arm, metrics in results["arms"].items():
         before, cells = results["before"].get(arm, {}), []
@@ -251,7 +233,9 @@ def arms(results: Mapping[str, Any]) -> list[Sequence[Any]]:
                 cell = f"{interval(before[metric])} → {cell}"
                 if (change := count_moves(before[metric], metrics[metric])) is not None:
                     cell += f", rose in {change[0]}, fell in {change[1]} of {count(len(results['seeds']), 'seed')}"
-            cells.append(cell)
+            never, seeds = count_unreached(results, arm, metric, counts)
+            cell += f", never in {never} of {seeds}" * bool(never)
+            cells.append(tell_unreached(results, arm, metric, counts) or cell)
         rows.append((arm, *cells))
     return rows
 
