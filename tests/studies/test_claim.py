@@ -175,3 +175,15 @@ def test_seeds_are_split_where_they_were_added():
     assert [x.name for x in plan] == ["per_agent+joint", "seeds_6/per_agent+joint", "seeds_8/per_agent+joint"]
     assert plan[1].names == {"per_agent": "seeds_6/per_agent", "joint": "seeds_6/joint"}
     assert [x.name for x in programs({"joint": STUDY.recipes["joint"]}, (4, 5), True, (5,))] == ["joint-4", "joint-5"]
+
+
+def test_a_changed_reward_is_named(tmp_path):
+    info = lambda **code: {"study": "prompts", "seeds": [0], "code": {"experiments.prompts": "a"} | code}
+    for _ in range(2):
+        with claim_directory(tmp_path, info(rewards="b")):
+            pass
+    with (
+        pytest.raises(ValueError, match="other code in rewards, begun at"),
+        claim_directory(tmp_path, info(rewards="c")),
+    ):
+        pass

@@ -212,16 +212,6 @@ def test_faults_other_code_is_another_run(refused):
     assert "holds a run of other code in experiments.credit_assignment.mars, begun at" in refused(edit)
 
 
-def test_a_changed_reward_is_named(tmp_path):
-    claim = lambda **code: runner.claim_directory(tmp_path, {"code": {"experiments.prompts": "a"} | code})
-    with claim(rewards="b"):
-        pass
-    with claim(rewards="b"):
-        pass
-    with pytest.raises(ValueError, match="holds a run of other code in rewards, begun at"), claim(rewards="c"):
-        pass
-
-
 def test_faults_checkpoints_of_another_study_are_not_taken_over(refused):
     said = refused(lambda out: (out / "study.json").unlink(), "--first-seed", "7")
     assert "was made with seeds" in said
