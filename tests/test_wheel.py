@@ -57,6 +57,11 @@ def test_the_loop_of_the_readme_runs_from_a_wheel(tmp_path):
     assert "No module named experiments" in done.stderr
 
 
+def test_the_readme_says_what_a_wheel_lacks():
+    (sentence,) = re.findall(r"[^.\n]*\bwheel\b[^.\n]*", (ROOT / "README.md").read_text())
+    assert "clone" in sentence and "python -m experiments" in sentence
+
+
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_a_workflow_runs_what_is_there(path):
     jobs, makefile = yaml.safe_load(path.read_text())["jobs"], (ROOT / "Makefile").read_text()
