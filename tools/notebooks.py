@@ -32,6 +32,7 @@ TOLERANCE = 0.01
 MAX_BYTES = 300_000
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 FORBIDDEN = re.compile(r"(?:^|[\s'\"(=:])/\w[\w.-]*/\w|[A-Z]:\\\w|Warning\b|site-packages")  # a path, or a warning
+WAIT = re.compile(r"^compiling .*(?:\.\.\.|took \d+ s)\n?", re.MULTILINE)  # printed by a Trainer, by the clock
 COLAB = "https://colab.research.google.com"
 TEXTS = "text/plain", "text/html", "text/markdown"
 # tqdm recommends widgets, which no notebook uses; XLA reports slow compilations, which other work of the machine causes
@@ -60,6 +61,8 @@ def execute(path: Path) -> Any:
         resources={"metadata": {"path": str(path.parent)}},
     )
     client.execute(env={**os.environ, **ENVIRONMENT})
+    for cell in code_cells(book):
+        cell.outputs = [output for output in cell.outputs if WAIT.sub("", texts(output).get("stderr", "x"))]
     book.metadata = nbformat.from_dict(kernel)  # without the version of the Python that ran it
     return book
 

@@ -55,7 +55,9 @@ def test_games_in_between_are_recorded_and_an_interrupted_run_records_them_again
     training = Training(settings, tmp_path, program, print, print, lambda names: None, None)
     (tmp_path / program.names["one"]).mkdir()
     training.trainer = SimpleNamespace(update=lambda state, number: (number + 1, {}))
-    record = lambda state, runs, limit: [[{**about, "game": state, "member": 1, "seats": []} for about in runs.values()]]
+    record = lambda state, runs, limit: [
+        [{**about, "game": state, "member": 1, "seats": []} for about in runs.values()]
+    ]
     training.ready = SimpleNamespace(record=record, evaluate=None)
     training.write_games(0, 0)
     for numbers in (range(4), range(1, 4)):  # a run that lost its last updates makes them again
