@@ -65,7 +65,7 @@ def run(options: Options, stop: threading.Event, console: Console) -> bool:
     updates = RECIPE.pretrained["updates"]
     console.print(
         f"Two copies of SmolLM2-135M play the prisoner's dilemma, 64 games an update, {updates} updates. Each learns "
-        "from its own points: expect cooperation to fall from about one half to nearly 0. That takes about three "
+        "from its own points: expect cooperation to fall from about one half to nearly 0. That takes three to four "
         "minutes on two cores.",
         highlight=False,
     )

@@ -87,11 +87,11 @@ def answers(axes: Axes, told: list[dict[str, Any]]) -> None:
 
 def curves(axes: Axes, cooperation: dict[str, list[float]]) -> None:
     """Draws the cooperation of every seed of the demo."""
-    for color, (seed, values) in zip(OKABE_ITO, cooperation.items(), strict=False):
-        axes.plot(values, color=color)
-        axes.text(len(values) - 0.7, values[-1], f"seed {seed}", color=color, fontsize=8, va="center", clip_on=False)
+    for color, values in zip(OKABE_ITO, cooperation.values(), strict=False):
+        axes.plot(range(1, len(values) + 1), values, color=color)
     updates = max(map(len, cooperation.values()))
-    axes.set(ylim=(-0.03, 0.7), xlim=(0, updates - 1))
+    axes.set(ylim=(-0.03, 0.7), xlim=(1, updates), xticks=range(5, updates + 1, 5))
+    axes.text(updates, 0.62, f"{len(cooperation)} seeds", color=INK, fontsize=8, ha="right")
     axes.set_title("make demo: cooperation by update", fontsize=9, color=INK)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(INK)
