@@ -6,7 +6,6 @@ python tools/readme.py runs/demo runs/1     # takes these runs of the demo into 
 
 from __future__ import annotations
 
-import ast
 import io
 import json
 import re
@@ -20,7 +19,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from jaxmarl_llm import environments
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.studies.pages import results
 from jaxmarl_llm.studies.pages.about import read_about
@@ -168,18 +166,21 @@ def methods() -> str:
     return f"{told}\n\n{markdown(rows)}"
 
 
+ROOMS = {
+    "classic": "Board and card games, compared with OpenSpiel",
+    "social": "Dilemmas, public goods, negotiation and trade",
+    "teams": "Teams that solve a task together",
+    "judged": "Answers that a judge, a reward model or a vote scores",
+    "solo": "Tasks of several turns for one seat",
+}
+
+
 def games() -> str:
-    """A table with a row for each file of games: the title of its docstring, and the names of its games."""
-    rows: list[Any] = [("genre", "names")]
-    for file in sorted(Path(environments.__file__).parent.rglob("*.py"), key=lambda file: file.stem):
-        names = [
-            name for name, game in REGISTRY.items() if getattr(game, "func", game).__module__.endswith(f".{file.stem}")
-        ]
-        if names:
-            first = (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").split("\n\n")[0]
-            genre = re.split("[:;]", " ".join(first.rstrip(".").split()))[0]
-            rows.append((genre, ", ".join(f"`{name}`" for name in names)))
-    return markdown(rows)
+    """A table with a row for each folder of games: its kind, and the names of its games."""
+    names: dict[str, list[str]] = {room: [] for room in ROOMS}
+    for name, game in REGISTRY.items():
+        names[getattr(game, "func", game).__module__.split(".")[-2]].append(f"`{name}`")
+    return markdown([("games", "names"), *((ROOMS[room], ", ".join(names[room])) for room in ROOMS)])
 
 
 def fill(readme: str) -> str:
