@@ -42,15 +42,6 @@ RECIPE = replace(
         "hparams": {"learning_rate": 3e-4, "entropy": 0.05},
     },
 )
-STUDY = Study(
-    paper=social_dilemma.STUDY.paper,
-    question="Do two copies of a language model that learn from their own points learn to defect?",
-    claim="Cooperation falls.",
-    arms={ARM: RECIPE},
-    method=ARM,
-    metrics=("cooperation", "points"),
-    scope="any",
-)
 
 
 @dataclass(frozen=True)
@@ -58,6 +49,18 @@ class Options:
     seed: int = 0
     out: Path = Path("runs/demo")
     """Run directory."""
+
+
+def study() -> Study:
+    """The demo as a study of one arm. It judges nothing."""
+    return Study(
+        question="Do two copies of a language model that learn from their own points learn to defect?",
+        claim="Cooperation falls.",
+        arms={ARM: RECIPE},
+        method=ARM,
+        metrics=("cooperation", "points"),
+        scope="any",
+    )
 
 
 def run(options: Options, stop: threading.Event, console: Console) -> bool:
@@ -72,7 +75,7 @@ def run(options: Options, stop: threading.Event, console: Console) -> bool:
     settings = Settings(
         "demo", seeds=1, first_seed=options.seed, model=MODEL, checkpoint_every=5, games=32, out=options.out
     )
-    entry = Entry("demo", __name__, STUDY)
+    entry = Entry("demo", __name__, study())
     if not runner.run(entry, settings, stop, console):
         return False
     if distributed.is_main_process():

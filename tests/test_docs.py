@@ -164,11 +164,12 @@ def test_links_between_pages_lead_somewhere():
             assert generated or (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_the_example_page_of_games_is_small_and_whole(generate, tmp_path):
+def test_the_example_page_of_games_is_small_and_whole(tool, tmp_path):
     """The games are those of the present recorder, before and after training."""
-    file, shown, _ = games_page.write(generate.EXAMPLE, tmp_path)
+    example = tool("generate").EXAMPLE
+    file, shown, _ = games_page.write(example, tmp_path)
     assert file.stat().st_size < 300_000 and shown == 24
-    games = games_page.read(generate.EXAMPLE / games_page.GAMES)
+    games = games_page.read(example / games_page.GAMES)
     assert len({game["update"] for game in games}) == 2 and all("A means" in game["note"] for game in games)
     answers = [answer for game in games for seat in game["seats"] for answer in seat["answers"]]
     assert len(answers) > 100 and all({"message", "means"} <= answer.keys() for answer in answers)

@@ -38,7 +38,6 @@ def test_the_demo_runs_and_goes_on(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(demo, "MODEL", str(tmp_path / "model"))
     monkeypatch.setattr(demo, "RECIPE", recipe)
-    monkeypatch.setattr(demo, "STUDY", dataclasses.replace(demo.STUDY, arms={demo.ARM: recipe}))
     for again in range(2):
         printed = io.StringIO()
         assert demo.run(demo.Options(out=tmp_path / "demo"), threading.Event(), Console(file=printed, width=200))
