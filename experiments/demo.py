@@ -73,7 +73,7 @@ def run(options: Options, stop: threading.Event, console: Console) -> bool:
         highlight=False,
     )
     settings = Settings(
-        "demo", seeds=1, first_seed=options.seed, model=MODEL, checkpoint_every=5, games=32, out=options.out
+        "demo", seeds=1, first_seed=options.seed, model=MODEL, checkpoint_every=5, games=32, out=options.out.resolve()
     )
     entry = Entry("demo", __name__, study())
     if not runner.run(entry, settings, stop, console):

@@ -39,7 +39,7 @@ def test_the_loop_of_the_readme_runs_from_a_wheel(tmp_path):
     wheel, installed, elsewhere = build(tmp_path), tmp_path / "installed", tmp_path / "elsewhere"
     files = {str(x.relative_to(ROOT)) for x in PACKAGE.rglob("*") if x.is_file() and "__pycache__" not in x.parts}
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert packed == files and "jaxmarl_llm/view/page.html" in packed
+    assert packed == files and "jaxmarl_llm/view/web/page.html" in packed
     done = pip("install", "--no-deps", "--target", str(installed), str(wheel))
     assert done.returncode == 0, done.stderr
     loop = re.search(r"## The loop\n+```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)

@@ -51,20 +51,29 @@ def writable_directory(directory: str | os.PathLike[str]) -> Path:
 
 @contextlib.contextmanager
 def run_directory(directory: str | os.PathLike[str]) -> Iterator[Path]:
-    """The directory, writable. A ValueError before the first update removes what the block made of it.
+    """The directory, writable. If it is new, a ValueError removes it again unless a file in it has contents.
 
     Raises ValueError if files cannot be written in it.
     """
-    wanted = Path(directory).resolve()
-    missing = [path for path in (wanted, *wanted.parents) if not path.exists()]
+    made = []
+    with contextlib.suppress(OSError, RuntimeError):  # `writable_directory` says why
+        wanted = Path(directory).resolve()
+        for path in reversed((wanted, *wanted.parents)):
+            with contextlib.suppress(FileExistsError):
+                path.mkdir()
+                made.append(path)
     path = writable_directory(directory)
     try:
         yield path
     except ValueError:
-        if missing and not any(file.stat().st_size for file in path.rglob("metrics.jsonl")):
-            shutil.rmtree(path, ignore_errors=True)
-            for parent in missing[1:]:
-                with contextlib.suppress(OSError):  # another run is in it
+        with contextlib.suppress(OSError):  # another run is in it
+            if (
+                is_main_process()
+                and path in made
+                and not any(x.is_file() and x.stat().st_size for x in path.rglob("*"))
+            ):
+                shutil.rmtree(path)
+                for parent in reversed(made[:-1]):
                     parent.rmdir()
         raise
 

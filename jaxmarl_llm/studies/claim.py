@@ -60,7 +60,8 @@ def _claim_again(out: Path, former: bytes, info: Mapping[str, Any]) -> Claim:
     try:
         old = json.loads(former)
         begun, added, seeds = old.pop("provenance"), old.pop("added", []), list(old["seeds"])
-        code = dict(old.pop("code"))
+        code = old.pop("code")
+        code = {"": code} if isinstance(code, str) else dict(code)  # a run of an earlier version has one digest
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"{out / STUDY} is damaged: name another --out.") from None
     info = dict(info)

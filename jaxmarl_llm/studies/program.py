@@ -21,7 +21,7 @@ from jaxmarl_llm.runs.log import RunLog
 from jaxmarl_llm.runs.loop import resume, train
 from jaxmarl_llm.runs.nonfinite import save_nonfinite
 from jaxmarl_llm.studies.identity import describe
-from jaxmarl_llm.studies.lanes import Program, homes_of, join
+from jaxmarl_llm.studies.lanes import Program, homes_of
 from jaxmarl_llm.studies.pages.results import write_atomically
 from jaxmarl_llm.studies.prepared import Preparation
 from jaxmarl_llm.studies.settings import Settings, select_models
@@ -138,7 +138,7 @@ class Training:
 
     def _has_games(self, arm_home: Path) -> bool:
         """True if as many games after training are recorded as the settings ask for."""
-        after = [game for game in page.read(arm_home / page.GAMES) if game["update"]]
+        after = [game for game in page.read(arm_home / page.GAMES) if game["update"] == self.recipe.updates]
         return len(after) >= records.count_games(self.recipe, self.settings.games)
 
     def prepare(self) -> Trainer:
@@ -227,7 +227,7 @@ class Training:
         for i, log in enumerate(self.logs.values()):
             of_arm = {name: np.asarray(x)[self._lanes(i)] for name, x in metrics.items()}
             log.scalars(number, of_arm | {"seconds": took})
-        self.on_step(number, {**metrics, "arms": join(self.logs, 60)})
+        self.on_step(number, metrics)
 
     def tell_warm_start(self, number: int, metrics: Mapping[str, Any]) -> None:
         """Prints the progress of a pretrained model's warm start: after updates 1 and 2, then five times."""

@@ -119,12 +119,12 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
     main = next((name for name in study.metrics if name not in study.derived), "return")
     seen: dict[str, list[float]] = {}  # values of the main metric, by program
 
-    def tell(metrics: Mapping[str, Any]) -> str:
+    def tell(part: Program, metrics: Mapping[str, Any]) -> str:
         if main not in metrics:
-            return escape(metrics["arms"])
-        values = seen.setdefault(metrics["arms"], [])
+            return escape(part.name)
+        values = seen.setdefault(part.name, [])
         values.append(float(np.mean(metrics[main])))
-        return f"{escape(metrics['arms'])}: {main} {values[-1]:.3f} {sparkline(values)}"
+        return f"{escape(part.name)}: {main} {values[-1]:.3f} {sparkline(values)}"
 
     with (
         run_directory(out) as out,
@@ -155,7 +155,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         ):
             for number, part in enumerate(plan):
                 shown.begin(number)
-                count = lambda number, metrics: shown.step(tell(metrics))
+                count = lambda number, metrics, part=part: shown.step(tell(part, metrics))
 
                 def check(measured: set[str], part: Program = part) -> None:
                     names.update(dict.fromkeys(part.arms, measured))
@@ -177,6 +177,8 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
             if arms:
                 page.write(out, out)
                 console.print(f"Games to look at: {escape(str(out / page.PAGE))}")
+            if not drawn:
+                console.print("No figures were drawn: they need matplotlib, `pip install matplotlib`.")
             if images := [escape(str(out / name)) for name, image in drawn.items() if image is not None]:
                 console.print(f"Figures: {', '.join(images)}")
         return True

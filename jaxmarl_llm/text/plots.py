@@ -20,14 +20,15 @@ def sparkline(values: Sequence[float], width: int = 16) -> str:
 
 
 def plot(values: Sequence[float], low: float, high: float, height: int = 8, width: int = 60) -> list[str]:
-    """Lines that show finite values as columns over an axis from `low` to `high`; columns are repeated up to `width`.
+    """Lines that show values as columns over an axis from `low` to `high`; columns are repeated up to `width`.
 
-    Raises ValueError for no values, and for more than `width`.
+    NaN has no column. Raises ValueError for no values, and for more than `width`.
     """
     if not 0 < len(values) <= width:
         raise ValueError(f"A plot of width {width} takes 1 to {width} values, got {len(values)}.")
     wide = width // len(values)
-    levels = [round((min(max(x, low), high) - low) / (high - low) * height * EIGHTHS) for x in values]
+    shares = [(min(max(x, low), high) - low) / (high - low) if math.isfinite(x) else 0.0 for x in values]
+    levels = [round(share * height * EIGHTHS) for share in shares]
     lines = []
     for row in reversed(range(height)):
         filled = (BLOCKS[min(max(level - row * EIGHTHS, 0), EIGHTHS)] for level in levels)

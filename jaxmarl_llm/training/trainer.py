@@ -20,6 +20,7 @@ from flax import struct
 
 from jaxmarl_llm.devices import compiling, sharding
 from jaxmarl_llm.devices.compiling import OFTEN
+from jaxmarl_llm.devices.distributed import is_main_process
 from jaxmarl_llm.environments.bridges.python_games import HostGame
 from jaxmarl_llm.keys import EVALUATE, SHOW, UPDATE, key_for
 from jaxmarl_llm.models import loading
@@ -108,7 +109,7 @@ class Trainer:
             self.parts = dataclasses.replace(self.parts, ahead=True)
             self.rollout_mesh = playing, sharding.place(self.base, playing)
         self.seeds = tuple(seeds)
-        self._unexplained = set() if quiet else {"init", "update"}
+        self._unexplained = {"init", "update"} if is_main_process() and not quiet else set()
         self.keys = jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))
         tokens = begin.tokens_of(self.parts) if self.tiny and not self.on_host else 0
         self.watch = Watch(None if self.on_host else recipe.game, [f"seed {seed}" for seed in seeds], max_skipped)
@@ -210,7 +211,8 @@ class Trainer:
 
         Raises NonFiniteError once a run has skipped `max_skipped` updates in a row (0: never), one update later.
         """
-        with self._explain("update", "compiling the update"):
+        first = "playing the first games and compiling the update" if self.on_host else "compiling the update"
+        with self._explain("update", first):
             state, metrics = self._dispatch(state, number)
         self.watch(number, metrics, state)
         return state, without_places(metrics)

@@ -187,3 +187,14 @@ def test_a_changed_reward_is_named(tmp_path):
         claim_directory(tmp_path, info(rewards="c")),
     ):
         pass
+
+
+def test_a_run_of_an_earlier_version_is_of_other_code(tmp_path):
+    """Its record has one digest in place of one a module."""
+    info = {"study": "toy", "seeds": [0], "code": {"toy": "a"}}
+    with claim_directory(tmp_path, info):
+        pass
+    record = json.loads((tmp_path / "study.json").read_text())
+    (tmp_path / "study.json").write_text(json.dumps(record | {"code": "a"}))
+    with pytest.raises(ValueError, match="holds a run of other code in toy"), claim_directory(tmp_path, info):
+        pass

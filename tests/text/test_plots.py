@@ -18,6 +18,7 @@ def test_a_sparkline_spans_its_values():
 
 
 def test_a_plot_has_columns_in_proportion():
+    assert len(plot([math.nan, 1.0], 0.0, 1.0)) == 9
     lines = plot([1.0, 0.5, 0.0, -1.0, 2.0], 0.0, 1.0, height=4, width=10)
     assert len(lines) == 5 and lines[0].startswith("  1.00 ┤") and lines[-1] == "  0.00 ┼" + "─" * 10
     body = [line[8:].ljust(10) for line in lines[:-1]]

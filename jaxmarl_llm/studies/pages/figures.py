@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from jaxmarl_llm.studies.pages.forest import forest_figure
@@ -22,8 +23,11 @@ def draw(
 ) -> dict[str, bytes | None]:
     """{file: SVG} of the forest plot and of the curves of metrics, by default of the one that decides.
 
-    `lines` is {metric: its line in about.toml}. None for a figure that has nothing to show.
+    `lines` is {metric: its line in about.toml}. None for a figure that has nothing to show. Without matplotlib there
+    are no figures.
     """
+    if find_spec("matplotlib") is None:
+        return {}
     wanted = [decisive(results)] if metrics is None else metrics
     drawn = {
         FOREST: forest_figure(results, lines),

@@ -109,7 +109,9 @@ def _draw_curve(
     rows = {name: np.atleast_2d(np.array(x, np.float64))[:, ::-every][:, ::-1] for name, x in curve.items()}
     update = np.array(cells["update"], np.float64)[::-every][::-1]
     if has(before, metric):  # an evaluation follows its update
-        began = {end: [[before[metric][end]]] for end in ENDS} | {"seeds": np.array([before[metric]["per_seed"]]).T}
+        first = before[metric]["per_seed"]
+        first = first if "seeds" in cells else sorted(first, reverse=True)  # curves from a band: the upper one first
+        began = {end: [[before[metric][end]]] for end in ENDS} | {"seeds": np.array([first]).T}
         rows = {name: _prepend(began[name], x) for name, x in rows.items()}
         update = np.concatenate([[0], update + 1])
     for seed in rows["seeds"]:

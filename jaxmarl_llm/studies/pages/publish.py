@@ -42,6 +42,8 @@ def publish(package: str, options: Options, console: Console) -> None:
     loaded = {run: load(run / "results.json") for run in options.runs}
     for run, results in loaded.items():
         name = results["study"]
+        if "sweep" in results:
+            raise ValueError(f"{run} is a sweep, from which a setting is chosen: no result.")
         if results["predictions"]:
             kept = frozen.read(package, name)
             if results.get("frozen", {}).get("digest") != kept["digest"] or results["seeds"] != kept["seeds"]:

@@ -37,8 +37,8 @@ async function poll() {
 }
 $("news").onclick = () => {
   const before = chosen;
+  total += [...arrived.keys()].filter(key => !byKey.has(key)).length;
   games = [...new Map([...games.map(game => [keyOf(game), game]), ...arrived]).values()];
-  total = Math.max(total, games.length);
   arrived = new Map();
   $("news").hidden = true;
   index();

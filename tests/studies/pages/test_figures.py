@@ -1,6 +1,7 @@
 """Figures of pages: no text is cut or covered, by matplotlib's own boxes; ranges, seeds and directions are shown."""
 
 import itertools
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -201,3 +202,10 @@ def test_arms_of_a_family_share_a_panel_and_a_figure_has_few_of_many_arms():
     ]
     many = facets(results_of(walks(8, [f"arm{i}" for i in range(48)])), "won")
     assert sum(map(len, many)) == SHOWN
+
+
+def test_without_matplotlib_there_are_no_figures(monkeypatch):
+    """A run ends with its table all the same."""
+    results = load(next(Path(experiments.__file__).parent.glob("results/*/results.json")))
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert figures.draw(results, {}) == {}
