@@ -298,13 +298,13 @@ def scored(parts):
 
 
 class Soon(threading.Event):
-    """Is set when it was asked for the fifth time, of which two are before the first update: after the second one."""
+    """Is set when it was asked for the eighth time, of which five are before the first update: after the second one."""
 
     asked = 0
 
     def is_set(self):
         self.asked += 1
-        return self.asked >= 5
+        return self.asked >= 8
 
 
 @pytest.mark.long
