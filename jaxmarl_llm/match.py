@@ -58,8 +58,8 @@ class Settings:
     policy: tyro.conf.Positional[str]
     """The first player: a scripted player of the game, a policy or a model.
 
-    A policy is a directory under a run's `policies` or an adapter in PEFT's format. A model is smollm2, a directory or
-    a hub id."""
+    A policy is a directory under a run's `policies` or an adapter in PEFT's format. A model is a name
+    (smollm2, qwen3-0.6b), a directory or a hub id."""
     against: str
     """The second player, of the same kinds. In games of more than two seats it takes all other seats."""
     games: int = 200

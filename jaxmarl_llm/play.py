@@ -50,7 +50,8 @@ class Settings:
     against: str = "random"
     """The player in the other seats: a scripted player of the game, a policy or a model.
 
-    A policy is a directory under a run's `policies`, a model is smollm2, a directory or a hub id."""
+    A policy is a directory under a run's `policies`, a model is a name (smollm2,
+    qwen3-0.6b), a directory or a hub id."""
     adapter: Path | None = None
     """An adapter for the model: a directory in PEFT's format."""
     words: int = 32

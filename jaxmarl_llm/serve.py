@@ -16,7 +16,7 @@ import shlex
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,8 @@ MOST_CONNECTIONS = 4_000
 @dataclasses.dataclass(frozen=True)
 class Settings:
     source: tyro.conf.Positional[str]
-    """A model (smollm2, a directory, a hub id), a run directory, or a directory under a run's `policies`."""
+    """A model (smollm2, qwen3-0.6b, a directory, a hub id), a run directory, or a directory under a run's
+    `policies`."""
     adapters: tuple[str, ...] = ()
     """Adapters on the model: NAME=DIRECTORY each, in PEFT's format."""
     host: str = "127.0.0.1"
@@ -50,7 +51,7 @@ class Settings:
     """0: any free port."""
     slots: int = 16
     """Answers that are computed at a time by each base model: a power of two."""
-    context: int | None = None
+    context: Annotated[int | None, tyro.conf.arg(help_behavior_hint="")] = None
     """The most tokens of a dialogue; by default as many as the model reads."""
     api_key: str | None = None
     """Clients must send it."""

@@ -11,12 +11,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 import jaxmarl_llm
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.studies import catalogue
+from jaxmarl_llm.view import page as games_page
 from tests.support import budget
 
 ROOT = Path(__file__).parents[1]
@@ -25,28 +27,48 @@ PAGES = sorted(DOCS.glob("*.md")) + sorted((DOCS / "howto").glob("*.md"))
 
 
 @pytest.fixture(scope="module")
-def generate():
+def tool():
+    """A function that imports a module of tools/ by its name."""
     sys.path.insert(0, str(ROOT / "tools"))
-    yield importlib.import_module("generate")
+    yield importlib.import_module
     sys.path.remove(str(ROOT / "tools"))
 
 
-def test_every_module_and_public_name_is_on_a_page_of_the_reference(generate):
-    pages = generate.reference()
+@pytest.fixture(scope="module")
+def methods(tool):
+    return tool("method_pages").methods()
+
+
+def toctree(page: str) -> list[str]:
+    """The pages that the tables of contents of a page name."""
+    blocks = re.findall(r"```{toctree}\n(.*?)\n```", page, re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines() if line and not line.startswith(":")]
+    return [re.sub(r".* <(.*)>", r"\1", line) for line in lines]
+
+
+def test_every_module_and_public_name_is_on_a_page_of_the_reference(tool):
+    pages = tool("reference_pages").reference()
     text = "\n".join(pages.values())
     for path in sorted((ROOT / "jaxmarl_llm").rglob("*.py")):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         assert f".. automodule:: {name}\n" in text or not path.read_text() or name == "jaxmarl_llm", name
     for name in jaxmarl_llm.__all__:
         assert re.search(rf"^\| `{name}` \| {{py:\w+}}`jaxmarl_llm\.[\w.]+\.{name}`", pages["reference/index.md"], re.M)
-    for page in pages:
-        assert page == "reference/index.md" or Path(page).stem in pages["reference/index.md"]
+    listed = [name for page in pages.values() for name in toctree(page)]
+    written = [Path(page).stem for page in pages if page != "reference/index.md"]
+    assert sorted(listed) == sorted([*written, "capabilities"])
+    for page, text in pages.items():
+        assert re.findall(r"^\.\. automodule:: jaxmarl_llm\.(\S+)$", text, re.M) in ([], [Path(page).stem]), page
 
 
-def test_every_study_has_its_page_with_all_of_its_runs(generate):
-    pages = generate.methods()
-    for name in catalogue.find("experiments"):
-        assert f"({name}.md)" in pages["methods/index.md"] and f"\n{name}\n" in pages["methods/index.md"]
+def test_every_study_has_its_page_with_all_of_its_runs(methods):
+    pages = methods
+    for name, module in catalogue.find("experiments").items():
+        question = module.split(".")[1].replace("gallery", "pretrained_models")
+        assert f"({name}.md)" in pages["methods/index.md"] and name in toctree(pages[f"methods/{question}.md"])
+    questions = toctree(pages["methods/index.md"])
+    grouped = [name for question in questions for name in toctree(pages[f"methods/{question}.md"])]
+    assert sorted(grouped) == sorted(catalogue.find("experiments"))
     measured = re.findall(r"^\| \[\w+\]\((\w+)\.md\)", str(pages["methods/seconds.md"]), re.MULTILINE)
     assert measured and set(measured) <= {*catalogue.find("experiments")}
     for file in (ROOT / "experiments/results").glob("*/results.json"):
@@ -58,18 +80,42 @@ def test_every_study_has_its_page_with_all_of_its_runs(generate):
             assert not re.findall(r"\]\((?:transcript\.md|[^)]*README\.md)\)", text), name
 
 
-def test_every_game_has_its_page(generate, monkeypatch):
-    monkeypatch.setattr(generate, "game_page", lambda name, game, *more: name)
-    monkeypatch.setattr(generate, "exact", lambda game: "")
-    pages = generate.games()
-    assert {f"games/{name}.md" for name in REGISTRY} == set(pages) - {"games/index.md"}
+def test_every_figure_of_the_gallery_has_a_sentence(methods):
+    _, *figures = methods["methods/gallery.md"].split("\n### ")
+    for figure in figures:
+        _, sentence, image, *_ = figure.split("\n\n")
+        assert re.search(r"\w\? \S.*\S\.(\*\*)? \[Its page\]\(\w+\.md\)\.$", sentence), sentence
+        assert image.startswith("![")
+
+
+def test_every_game_has_its_page_in_the_group_of_its_folder(tool, monkeypatch):
+    game_pages = tool("game_pages")
+    monkeypatch.setattr(game_pages, "game_page", lambda name, game, *more: name)
+    monkeypatch.setattr(game_pages, "exact", lambda game: "")
+    pages = game_pages.games()
+    folders = {folder: toctree(pages[f"games/{folder}.md"]) for folder in toctree(pages["games/index.md"])}
+    assert {f"games/{name}.md" for name in REGISTRY} == set(pages) - {f"games/{x}.md" for x in ("index", *folders)}
     assert all(f"[{name}]({name}.md)" in pages["games/index.md"] for name in REGISTRY)
+    assert sorted(REGISTRY) == sorted(name for names in folders.values() for name in names)
+    assert "kuhn_poker" in folders["classic"] and "stairs" in folders["solo"]
 
 
-def test_a_page_of_a_game_tells_what_the_game_tells(generate):
+def test_no_head_of_a_table_is_empty(tool, methods):
+    pages = {str(path): path.read_text() for path in PAGES} | methods | tool("reference_pages").reference()
+    game_pages = tool("game_pages")
+    game = REGISTRY["fork"]()
+    pages["game"] = game_pages.game_page("fork", game, game_pages.exact(game), [])
+    for name, text in pages.items():
+        if isinstance(text, str):
+            heads = re.findall(r"^(\|.*\|)\n\|[-| :]+\|$", text, re.MULTILINE)
+            assert not [head for head in heads if re.search(r"\|\s*\|", head)], name
+
+
+def test_a_page_of_a_game_tells_what_the_game_tells(tool):
+    pages = tool("game_pages")
     game = REGISTRY["kuhn_poker"]()
-    page = generate.game_page("kuhn_poker", game, generate.exact(game), generate.comparisons()["KuhnPoker"])
-    assert "`check`, `bet`" in page and "seat 0 is told:" in page and "| seats | 2 |" in page
+    page = pages.game_page("kuhn_poker", game, pages.exact(game), pages.comparisons()["KuhnPoker"])
+    assert "`check`, `bet`" in page and "seat 0 is told:" in page and "* - seats\n  - 2\n" in page
     low, high = (float(x) for x in re.search(r"lies in .*?\| (\S+) to (\S+) \|", page).groups())
     assert low <= -1 / 18 <= high and high - low < 0.02
     assert "test_card_games.py::test_every_history_is_openspiels" in page
@@ -86,12 +132,12 @@ def test_a_page_of_a_game_tells_what_the_game_tells(generate):
         ("See https://a.b/c_d.", "See https://a.b/c_d."),
     ],
 )
-def test_docstrings_keep_their_signs(generate, docstring, shown):
-    assert generate.restructure(docstring) == shown
+def test_docstrings_keep_their_signs(tool, docstring, shown):
+    assert tool("docstrings").restructure(docstring) == shown
 
 
-def test_the_comment_beside_a_field_describes_it(generate):
-    mark_comments = importlib.import_module("docstrings").mark_comments
+def test_the_comment_beside_a_field_describes_it(tool):
+    mark_comments = tool("docstrings").mark_comments
     assert (
         mark_comments("class View:\n    ended: bool  # it is over\n") == "class View:\n    ended: bool  #: it is over\n"
     )
@@ -118,6 +164,18 @@ def test_links_between_pages_lead_somewhere():
             assert generated or (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_the_example_page_of_games_is_small_and_whole(tool, tmp_path):
+    """The games are those of the present recorder, before and after training."""
+    example = tool("generate").EXAMPLE
+    file, shown, _ = games_page.write(example, tmp_path)
+    assert file.stat().st_size < 300_000 and shown == 24
+    games = games_page.read(example / games_page.GAMES)
+    assert len({game["update"] for game in games}) == 2 and all("A means" in game["note"] for game in games)
+    answers = [answer for game in games for seat in game["seats"] for answer in seat["answers"]]
+    assert len(answers) > 100 and all({"message", "means"} <= answer.keys() for answer in answers)
+    assert "_static/example/games.html" in (DOCS / "howto/read_a_run.md").read_text()
+
+
 @pytest.mark.long
 def test_the_snippets_on_debugging_run_from_top_to_bottom(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -126,6 +184,69 @@ def test_the_snippets_on_debugging_run_from_top_to_bottom(tmp_path, monkeypatch,
         exec(snippet, names)
     assert (tmp_path / "runs/debug/games.html").exists() and "(4, 3, 2, 1)" in capsys.readouterr().out
     assert np.isfinite(names["losses"]["learner"].value) and names["batch"].token.shape == (8, 2)
+
+
+def snippets(page: str) -> list[str]:
+    """The Python blocks of a page of docs/howto."""
+    return re.findall(r"```python\n(.*?)```", (DOCS / f"howto/{page}.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.long
+def test_the_sweep_trains_every_setting_and_prints_its_return(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (snippet,) = snippets("sweep")
+    names: dict = {}
+    exec(snippet.replace("range(30)", "range(10)"), names)
+    assert names["end"].shape == (6, 2) and len(names["runs"]) == 12
+    assert len(capsys.readouterr().out.splitlines()) == 6
+    assert names["end"][4:].mean() > names["end"][:2].mean()  # the rate 0.01 is ahead of 0.001
+
+
+@pytest.mark.long
+def test_the_snippets_on_self_play_run_from_top_to_bottom(tmp_path, monkeypatch, capsys):
+    """Both policies are saved; the past self of the league differs from the policy, and the average is a player."""
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    for snippet in snippets("self_play"):
+        exec(snippet.replace("updates=20", "updates=9"), names)
+    assert abs(float(capsys.readouterr().out.strip("[]\n"))) < 1e-5  # zero-sum
+    assert {path.name for path in (tmp_path / "runs").glob("*/learner")} == {"learner"}
+    state, learner = names["league_state"], "learner"
+    now, kept = (jax.tree.leaves(x[learner]) for x in (state.learners.weights, state.snapshots))
+    assert any((old[0, 2] != new[0]).any() for old, new in zip(kept, now, strict=True))
+    assert names["averaged"].past == {"average/learner": ("average", "learner")}
+
+
+@pytest.mark.commands
+def test_the_command_for_eight_simulated_devices_runs(tmp_path):
+    text = (DOCS / "howto/cluster.md").read_text()
+    flags, arguments = re.search(r"^XLA_FLAGS=(\S+) .venv/bin/python (.*fsdp=4) --out", text, re.MULTILINE).groups()
+    assert flags.endswith("device_count=8")
+    done = subprocess.run(
+        [sys.executable, *arguments.split(), "--out", str(tmp_path / "out")],
+        cwd=ROOT,
+        env=os.environ | {"XLA_FLAGS": flags},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "out/centred/metrics.jsonl").read_text().splitlines()) == 2
+
+
+SURPRISES = (DOCS / "surprises.md").read_text().split("\n## ")[1:]
+
+
+@pytest.mark.parametrize("section", SURPRISES, ids=lambda section: section.split("\n")[0])
+def test_a_surprise_is_frozen_and_contradicted_and_has_the_numbers_of_its_page(section):
+    run = re.search(r"^\[\w+\]\(methods/(\w+)\.md\)", section, re.MULTILINE)[1]
+    page = (ROOT / f"experiments/results/{run}/README.md").read_text()
+    assert "\n**Frozen** at " in page and "| **contradicted** |" in page
+    prose = re.sub(r"\]\([^)]*\)", "]", section)
+    numbers = re.findall(r"-?\d+(?:\.\d+)?%?", prose)
+    assert len(numbers) >= 4
+    for number in numbers:
+        assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d]|\.\d)", page), f"{run}: {number}"
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tyro
 
-from experiments import prompts
+from experiments import demo, prompts
 from jaxmarl_llm import match, play
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.environments import REGISTRY
@@ -27,6 +27,7 @@ OPTIONS = {
     "freeze": frozen.Options,
     "publish": publish.Options,
     "prompts": prompts.Options,
+    "demo": demo.Options,
 }
 TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/howto").glob("*.md"))]
 
@@ -48,8 +49,8 @@ def test_tables_and_picture_are_what_the_code_makes():
     readme = (ROOT / "README.md").read_text()
     assert made.fill(readme) == readme, "run python tools/readme.py"
     assert all(f"`{name}`" in readme for name in REGISTRY) and readme.count("/README.md)") >= 9
-    results = json.loads((made.RUNS / "social_dilemma/results.json").read_text())
-    assert made.picture(results).count(b"<path") == (ROOT / "docs/overview.svg").read_bytes().count(b"<path")
+    demo = json.loads(made.DEMO.read_text())
+    assert made.picture(demo).count(b"<path") == (ROOT / "docs/overview.svg").read_bytes().count(b"<path")
 
 
 def test_it_is_short():
@@ -124,4 +125,4 @@ def test_the_episodes_of_the_commands_divide_over_their_devices(arguments):
 
 
 def test_all_commands_are_found():
-    assert len(studies_on_a_mesh()) == 6 and len(commands()) > 20
+    assert len(studies_on_a_mesh()) == 8 and len(commands()) > 20

@@ -107,7 +107,7 @@ def refusal(*changes: Change) -> str:
 def page() -> str:
     """Markdown of the page: the table of pairs, with single options on the diagonal, and the errors by letter."""
     sentences: dict[str, str] = {}
-    names, rows = list(FEATURES), [("", *map(str, range(1, len(FEATURES) + 1)))]
+    names, rows = list(FEATURES), [("option", *map(str, range(1, len(FEATURES) + 1)))]
     for i, name in enumerate(names):
         cells = []
         for other in names[: i + 1]:

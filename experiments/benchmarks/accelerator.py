@@ -37,6 +37,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.benchmarks.decoding import decode_with_cache, generator
+from experiments.benchmarks.pairs import need
 from experiments.social.social_dilemma import GROUPS, TALK, self_play
 from jaxmarl_llm.models import decoder, loading
 from jaxmarl_llm.models.config import Dtypes
@@ -208,6 +209,7 @@ def main(
     if "decoding" in only:
         measures["decoding"] = decoding, tokenizer, rows, slots, repeat
     if "transformers" in only:
+        need("torch")
         measures["transformers"] = theirs, rows, min(slots), repeat
     if "step" in only:
         for attention, number in itertools.product(attentions, policies):

@@ -33,7 +33,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from experiments.benchmarks.pairs import measure_growth
+from experiments.benchmarks.pairs import label_of, measure_growth, need
 from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.planning.machine import seconds
@@ -44,6 +44,7 @@ from jaxmarl_llm.training.setup import LORA
 from jaxmarl_llm.training.trainer import Trainer
 
 SIDES = ("ours", "swapped", "processes")
+ENDS = {"processes": "each holds a base model"}  # reasons why a line ends
 MICRO = 8  # micro-batches of an update
 
 
@@ -187,6 +188,8 @@ def main(
         sys.exit(f"Policies meet in pairs, each as often in both roles of {games} games: {wrong[0]} cannot.")
     if wrong := [p for p in processes if 2 * games % (MICRO * group * p)]:
         sys.exit(f"Processes share {games} games, with {MICRO} prompts or a multiple each: {wrong[0]} cannot.")
+    if swapped:
+        need("torch", "peft")
     size = Size(games, group, rounds)
     measured: dict[str, dict[int, list[tuple[float, int]]]] = {side: defaultdict(list) for side in SIDES}
     for p in processes:  # first, while nothing else needs the memory
@@ -254,7 +257,9 @@ def draw(rows: list[dict[str, Any]], plot: Path) -> None:
     for axes, (name, unit) in zip(both, (("seconds", "seconds a step"), ("megabytes", "MB")), strict=True):
         for side in SIDES:
             of_side = [row for row in rows if row["side"] == side]
-            axes.plot([row["policies"] for row in of_side], [row[name] for row in of_side], marker="o", label=side)
+            x, y = [row["policies"] for row in of_side], [row[name] for row in of_side]
+            reason = ENDS.get(side, "no more were asked for")
+            axes.plot(x, y, marker="o", label=label_of(side, x, y, sizes[-1], reason))
         axes.set(xlabel="policies", ylabel=unit, ylim=(0, None))
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [str(p) for p in sizes])

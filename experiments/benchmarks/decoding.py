@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 
-from experiments.benchmarks.pairs import Result, compare, show
+from experiments.benchmarks.pairs import Result, compare, need, show
 from jaxmarl_llm.models import decoder, loading
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.planning.machine import Machine, seconds
@@ -79,6 +79,7 @@ def main(
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
 ) -> None:
     """Prints a table: batches of `rows` with a short prompt, and 32 rows with a cache of `slots` tokens."""
+    need("torch")
     import torch
     from transformers import AutoModelForCausalLM
 

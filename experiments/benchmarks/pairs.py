@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,6 +18,12 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxmarl_llm.planning.machine import Machine, seconds
+
+
+def need(*packages: str) -> None:
+    """Ends the program with one sentence if a package of the other side is missing."""
+    if missing := [name for name in packages if find_spec(name) is None]:
+        sys.exit(f"This benchmark runs transformers beside ours and needs {missing[0]}: pip install -e '.[bench]'.")
 
 
 def measure_growth(function: Callable[[], float]) -> tuple[float, int]:
@@ -103,3 +111,9 @@ def show(title: str, results: list[Result], machine: Machine, json_file: Path | 
     console.print(table, str(machine))
     if json_file is not None:
         json_file.write_text(json.dumps([asdict(row) for row in results], indent=1) + "\n", encoding="utf-8")
+
+
+def label_of(name: str, x: Sequence[float], y: Sequence[float | None], last: float, reason: str) -> str:
+    """The name of a line in a legend. A line that ends before `last`, the largest x of the plot, says where and why."""
+    measured = [place for place, value in zip(x, y, strict=True) if value is not None]
+    return name if not measured or measured[-1] == last else f"{name}\n(to {measured[-1]:g}: {reason})"

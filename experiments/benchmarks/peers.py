@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
-from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from experiments.benchmarks.pairs import need
 from jaxmarl_llm.environments.social.matrix_games import MatrixGame
+
+need("torch", "peft")
+import torch  # noqa: E402
+from peft import LoraConfig, get_peft_model  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 Chat = list[dict[str, Any]]
 Sample = Literal["dialogue", "turn"]

@@ -24,7 +24,7 @@ import jax
 import numpy as np
 import tyro
 
-from experiments.benchmarks.pairs import compare, show
+from experiments.benchmarks.pairs import compare, need, show
 from jaxmarl_llm.environments.classic.card_games import LeducPoker
 from jaxmarl_llm.environments.social.deal_or_no_deal import DealOrNoDeal
 from jaxmarl_llm.environments.social.matrix_games import MatrixGame
@@ -111,6 +111,8 @@ def main(
         sys.exit(f"Games are played in two groups: --games must be even, got {games}.")
     if unknown := [name for name in only if name not in GAMES]:
         sys.exit(f"No game is called {unknown[0]!r}: possible are {', '.join(GAMES)}.")
+    if with_afresh:
+        need("torch")
     machine, results, others = Machine(), [], []
     for name in only or GAMES:
         ours, theirs = player(name, games, True), player(name, games, False)

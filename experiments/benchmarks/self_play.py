@@ -33,7 +33,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from experiments.benchmarks.pairs import compare, measure_growth, seconds, show
+from experiments.benchmarks.pairs import compare, label_of, measure_growth, seconds, show
 from experiments.benchmarks.peers import Peers
 from experiments.social.social_dilemma import NAIVE, self_play
 from jaxmarl_llm.environments.social.commons import DonorGame
@@ -140,8 +140,9 @@ def by_turns(turns: tuple[int, ...], games: int, afresh: int, repeat: int, plot:
         table.add_row(str(number), *figures, *(f"{sum(x) / 1e6:.0f}" for x in ([max(memory)], planned.values())))
     Console().print(table)
     figure, axes = plt.subplots(figsize=(6, 4))
+    reason = "its tokens grow with the square of the turns"
     for name, values in zip(("ours", "a loop that prompts afresh"), zip(*took, strict=True), strict=True):
-        axes.plot(turns, values, marker="o", label=name)
+        axes.plot(turns, values, marker="o", label=label_of(name, turns, values, turns[-1], reason))
     axes.set(xlabel="turns", ylabel="seconds", xscale="log", yscale="log")
     axes.legend()
     figure.savefig(plot, dpi=150, bbox_inches="tight")

@@ -69,7 +69,7 @@ WHERE = {
     "train_program": WRITE,
     "collect_results": WRITE,
     "write": WRITE,
-    "curves": WRITE,
+    "draw": WRITE,
     "show": WRITE,
     "Computed.curves": COMPUTED,
     "trace_updates.<locals>.update": LEFT_OUT,

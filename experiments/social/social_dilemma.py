@@ -19,7 +19,7 @@ Predictions:
 Before any run the second prediction had levels: at least 2.4 points of 3, and at most 1.6 for always-defect.
 
   python -m experiments social_dilemma --seeds 10    # 11 minutes on two CPU cores
-  make demo                                          # SmolLM2-135M, naive, 24 updates of 64 games
+  python -m experiments social_dilemma --model smollm2 --seeds 1    # naive, 24 updates of 64 games
   python -m experiments social_dilemma --arms two_models --models seat_0=smollm2 seat_1=gemma3-270m --seeds 1
                                                      # 24 updates, about 20 minutes
   python -m experiments social_dilemma --arms talk --model smollm2 --seeds 1

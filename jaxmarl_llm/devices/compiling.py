@@ -14,8 +14,12 @@ an update of 60 runs of `horizon` 1.9 instead of 1.5.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +27,7 @@ import jax.numpy as jnp
 import jaxlib
 
 LEVEL, EXCESS = "xla_backend_optimization_level", "xla_allow_excess_precision"
+PATIENCE = 1.0  # seconds after which a wait is explained
 OFTEN, SELDOM = 1, 0  # optimisation levels of tiny policies' programs that run often, or a few times
 
 
@@ -46,6 +51,22 @@ def options(level: int | None, long: bool = False, half: bool = False) -> dict[s
 def inside_another(given: Any) -> bool:
     """True while another program is being traced, even if none of its arrays is in `given`."""
     return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((given, jnp.zeros(()))))
+
+
+@contextlib.contextmanager
+def announce(text: str) -> Iterator[None]:
+    """Prints `text` on stderr if the block takes more than PATIENCE seconds, and at its end how long it took."""
+    began = time.monotonic()
+    say = lambda said: print(said, file=sys.stderr, flush=True)
+    timer = threading.Timer(PATIENCE, say, [f"{text} ..."])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+    if (took := time.monotonic() - began) > PATIENCE:
+        say(f"{text} took {took:.0f} s")
 
 
 class Kind(NamedTuple):

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import traceback
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -154,6 +154,12 @@ def broadcast(numbers: ArrayLike) -> np.ndarray:
     """The main process's numbers, int32, in every process."""
     array = np.asarray(numbers, np.int32)
     return array if jax.process_count() == 1 else np.asarray(multihost_utils.broadcast_one_to_all(array))
+
+
+def agree(numbers: Sequence[int]) -> tuple[int, ...]:
+    """The main process's whole numbers, of any count, in every process."""
+    length = int(broadcast(len(numbers)))
+    return tuple(broadcast([*numbers, *[0] * length][:length]).tolist())
 
 
 def exit_all(code: int) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -59,6 +60,24 @@ class Extras:
         return getattr(self.game, "group_period", 1)
 
     @property
+    def moves(self) -> tuple[str, ...]:
+        """N names of the actions, for the records of games whose answers are mere labels. Default: none."""
+        return getattr(self.game, "moves", ())
+
+    @property
+    def right_answer(self) -> Callable[[Any], str] | None:
+        """(a state of `reset`) -> the right answer to the deal, for the records; no seat is told it.
+
+        Default: the answer to `state.task` in a game with `tasks`, else None."""
+        tasks = getattr(self.game, "tasks", None)
+        return getattr(self.game, "right_answer", partial(_task_answer, tasks) if hasattr(tasks, "task") else None)
+
+    @property
+    def note(self) -> Callable[[Any], str] | None:
+        """(a state of `reset`) -> a sentence on the deal for people who read the records. Default: None."""
+        return getattr(self.game, "note", None)
+
+    @property
     def initial_states(self) -> Callable[[], tuple[Any, np.ndarray]] | None:
         """() -> (all D states that `reset` deals, stacked on a leading axis, their probabilities float64 [D]). Default:
         None, no exact solving."""
@@ -68,6 +87,10 @@ class Extras:
     def view(self) -> Callable[[Any], View] | None:
         """(state) -> the view that `reset` or `step` returned with it. Default: None, no exact solving."""
         return getattr(self.game, "view", None)
+
+
+def _task_answer(tasks: Any, state: Any) -> str:
+    return tasks.answers[int(tasks.task(state.task)[1])]
 
 
 OPTIONAL = tuple(name for name, part in vars(Extras).items() if isinstance(part, property))

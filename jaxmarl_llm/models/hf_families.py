@@ -201,3 +201,4 @@ KNOWN: dict[str, dict[str, Any]] = {  # {short name: keys of config.json}, for p
         ("qwen3-32b", (5120, 25600, 64, 64), {"tie_word_embeddings": False}),
     )
 }
+HUB_IDS = {name: f"Qwen/Qwen3-{name.partition('-')[2].upper()}" for name in KNOWN}  # {short name: id on the hub}

@@ -22,7 +22,7 @@ from jaxmarl_llm.models.config import Config, Dtypes
 from jaxmarl_llm.models.decoder import shapes
 from jaxmarl_llm.models.gguf_files import convert, packaged_gguf, packaged_parts
 from jaxmarl_llm.models.hf_config import config_json, from_json, read_config
-from jaxmarl_llm.models.hf_families import IDS, KNOWN, WITHOUT_NUMBERS, WRAPPED
+from jaxmarl_llm.models.hf_families import HUB_IDS, IDS, KNOWN, WITHOUT_NUMBERS, WRAPPED
 from jaxmarl_llm.models.lora import Adapter, Lora
 from jaxmarl_llm.models.peft_files import check_adapter
 from jaxmarl_llm.models.safetensors_files import (
@@ -43,7 +43,7 @@ from jaxmarl_llm.models.safetensors_files import (
     write_tensors,
     written_whole,
 )
-from jaxmarl_llm.text.refusals import join_problems, quote, read_json
+from jaxmarl_llm.text.refusals import join_problems, quote, read_json, suggest
 
 # Stored tensors without information: tables of angles, and a head that is tied to the embeddings.
 DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq|model\.rotary_emb\.\w*inv_freq")
@@ -94,7 +94,8 @@ def load(
     """A model by short name, local directory in Hugging Face's layout, GGUF file, or hub id `owner/name`.
 
     Short names are smollm2 (SmolLM2-135M-Instruct, Apache 2.0) and gemma3-270m (Gemma 3 270M, the base model, under the
-    Gemma Terms of Use, ai.google.dev/gemma/terms). Their weights come with the extras smollm2 and gemma3.
+    Gemma Terms of Use, ai.google.dev/gemma/terms). Their weights come with the extras smollm2 and gemma3. The short
+    names of `hf_families.HUB_IDS`, such as qwen3-0.6b, stand for hub ids.
 
     Parameters are jax arrays of `dtype`, by default on the default device. `sharding` is one for all leaves, or a
     function of a leaf's path, such as "layers/q_proj", and its shape. For a device only its shard is read. The host
@@ -274,7 +275,8 @@ def merged_leaf(
 def locate(source: str | Path, wanted: Sequence[str] = (*ABOUT, "*.safetensors")) -> Path:
     """The directory in Hugging Face's layout of a source; it is fetched (the files `wanted`) or converted if needed.
 
-    Raises ValueError for an unknown source.
+    A short name of HUB_IDS is fetched from the hub, unless a directory has this name. Raises ValueError for an unknown
+    source.
     """
     if source in PACKAGED:
         return convert(*PACKAGED[str(source)](), cache_directory(), str(source))
@@ -283,17 +285,19 @@ def locate(source: str | Path, wanted: Sequence[str] = (*ABOUT, "*.safetensors")
         return path
     if path.suffix == ".gguf" and path.is_file():
         return convert([path], None, cache_directory(), path.stem)
-    if re.fullmatch(r"\w[\w.-]*/[\w.-]+", str(source)) and path.suffix != ".gguf":
+    hub_id = HUB_IDS.get(str(source), str(source))
+    if re.fullmatch(r"\w[\w.-]*/[\w.-]+", hub_id) and path.suffix != ".gguf":
         from huggingface_hub import snapshot_download
 
         try:
-            return Path(snapshot_download(str(source), allow_patterns=list(wanted)))
+            return Path(snapshot_download(hub_id, allow_patterns=list(wanted)))
         except (OSError, ValueError) as error:
             reason = str(error).strip().partition("\n")[0]
-            raise ValueError(f"{source} is no directory and could not be fetched from the hub: {reason}") from error
+            named = f"{source}, the hub's {hub_id}," if source in HUB_IDS else source
+            raise ValueError(f"{named} is no directory and could not be fetched from the hub: {reason}") from error
     raise ValueError(
         f"Unknown model {quote(str(source))}: give {', '.join(PACKAGED)}, a directory, a .gguf file, or a hub id of "
-        "the form owner/name."
+        f"the form owner/name. {suggest(str(source), (*PACKAGED, *HUB_IDS))}".rstrip()
     )
 
 

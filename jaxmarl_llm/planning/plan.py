@@ -21,7 +21,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -50,16 +50,21 @@ from jaxmarl_llm.studies import registry
 from jaxmarl_llm.studies.study import Study
 from jaxmarl_llm.text.console import lasting
 from jaxmarl_llm.training.recipe import Recipe, for_pretrained
-from jaxmarl_llm.training.setup import LORA, Model, learner_shapes
+from jaxmarl_llm.training.setup import LORA, TINY, Model, learner_shapes
 from jaxmarl_llm.training.trainer import Trainer
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
     recipe: tyro.conf.Positional[str]
-    """Name of the study; its method is planned, at a pretrained model's size."""
+    """Name of the study; its method is planned, at the size of a run with this model."""
     model: str = "smollm2"
-    """A name (smollm2, gemma3-270m, qwen3-0.6b to qwen3-32b), a directory with config.json, a GGUF file or a hub id."""
+    """A name (smollm2, gemma3-270m, qwen3-0.6b to qwen3-32b), a directory with config.json, a GGUF file or a hub id; or
+    tiny, for one run of the study's tiny policies."""
+    width: int = 0
+    """Width of tiny policies; 0: the recipe's."""
+    layers: int = 0
+    """Number of layers of tiny policies; 0: the recipe's."""
     mesh: str = ""
     """Devices by axis, e.g. data=8,fsdp=8; the default is one device."""
     device: Literal["a100", "h100", "h200", "v5e", "v5p", "v6e", "cpu"] = "h100"
@@ -75,10 +80,14 @@ class Settings:
     grad_accumulation: int = 0
     """Micro-batches; 0: the recipe's number."""
     remat: Literal["recipe", "none", "dots", "full"] = "recipe"
-    dtype: Literal["float32", "bfloat16"] | None = None
+    dtype: Annotated[Literal["float32", "bfloat16"] | None, tyro.conf.arg(help_behavior_hint="")] = None
     """The default is float32 on a cpu, else bfloat16."""
     compile: bool = True
-    """False: arithmetic alone, which takes seconds."""
+    """False: arithmetic alone, which takes seconds. Tiny policies have no other plan."""
+
+    @property
+    def is_tiny(self) -> bool:
+        return self.model == TINY
 
 
 def recipe_of(settings: Settings, study: Study) -> Recipe:
@@ -89,7 +98,11 @@ def recipe_of(settings: Settings, study: Study) -> Recipe:
     arm = settings.arm or study.method
     if arm not in study.recipes:
         raise ValueError(f"{settings.recipe} has no arm {arm!r}: choose from {', '.join(study.recipes)}.")
-    recipe = for_pretrained(study.recipes[arm])
+    size = {n: getattr(settings, n) for n in ("width", "layers") if getattr(settings, n)}
+    if size and not settings.is_tiny:
+        raise ValueError(f"--width and --layers are of tiny policies, and {settings.model} has its own size.")
+    recipe = study.recipes[arm] if settings.is_tiny else for_pretrained(study.recipes[arm])
+    recipe = dataclasses.replace(recipe, size=dataclasses.replace(recipe.size, **size))
     given: dict[str, Any] = {
         n: getattr(settings, n) for n in ("group_size", "grad_accumulation") if getattr(settings, n)
     }
@@ -104,7 +117,8 @@ def recipe_of(settings: Settings, study: Study) -> Recipe:
 
 def trainer_of(settings: Settings, recipe: Recipe, dtype: str) -> Trainer:
     """A trainer with abstract weights."""
-    lora = dataclasses.replace(LORA, rank=settings.rank, alpha=2.0 * settings.rank) if settings.rank else None
+    rank = 0 if settings.is_tiny else settings.rank
+    lora = dataclasses.replace(LORA, rank=rank, alpha=2.0 * rank) if rank else None
     models = {name: Model(settings.model, lora, recipe.sampling, dtype) for name in recipe.learners}
     return Trainer(recipe, [recipe.all_hparams], [0], models, settings.mesh, load=loading.abstract)
 
@@ -196,12 +210,12 @@ def _plan(settings: Settings, study: Study, console: Console) -> None:
         f"({', '.join(f'{name}={size}' for name, size in mesh.items())}): "
         f"{recipe.groups} groups of {recipe.group_size}, {rows} rows of at most {longest} tokens, "
         f"remat {recipe.remat}, "
-        f"{f'adapters of rank {settings.rank}' if settings.rank else 'all weights trained'}."
+        f"{f'adapters of rank {settings.rank}' if settings.rank and not settings.is_tiny else 'all weights trained'}."
     )
     if settings.model in KNOWN:
         console.print("Its tokenizer is not here: text lengths are measured with SmolLM2's tokenizer.")
     measured = works = None
-    if settings.compile:
+    if settings.compile and not settings.is_tiny:
         with console.status("Compiling"):
             program = compile_step(trainer)
         measured, works = bytes_of(program, full, recipe.reference), count_step(program, full)

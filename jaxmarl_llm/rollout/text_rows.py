@@ -22,6 +22,8 @@ from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.text.grammar import Free, TokenTables, lift
 from jaxmarl_llm.text.tokenizers import speller
 
+ROLES = ("system", "user", "assistant", "tool")
+
 
 @dataclass(frozen=True, eq=False)
 class TextRowLayout:
@@ -64,6 +66,17 @@ def text_layout(name: str, policy_set: PolicySet, lineup: Lineup, context: int |
     tables = lift(((Free(),),), policy_set.tokenizer.token_bytes, policy_set.tokenizer.end)
     room = limit if context is None else context
     return TextRowLayout(policy_set, tables, encode, room, **row_fields(lineup, policy_set))
+
+
+def kind_of(role: str, number: int) -> int:
+    """The kind of the tokens of message `number`, from 1 on: its role, and whether the number is odd. So two messages
+    side by side differ."""
+    return 1 + ROLES.index(role) + len(ROLES) * (number % 2)
+
+
+def role_of(kind: int) -> str:
+    """The role of a kind, which is not 0."""
+    return ROLES[(kind - 1) % len(ROLES)]
 
 
 def seeds(key: jax.Array, purpose: int, n: int) -> list[int]:

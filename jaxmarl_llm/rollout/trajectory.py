@@ -80,6 +80,9 @@ class Trajectory(struct.PyTreeNode):
     rows: dict[str, Rows]
     utilisation: dict[str, jax.Array]  # float32: share of the tokens computed after the prompts that are no padding
     truncated_message_tokens: dict[str, jax.Array]  # int32: tokens cut off messages
+    kinds: Any = None
+    """int8 [R, So + S], the kind of message of each token of a row with its prompt, without padding in between
+    (`text_rows.kind_of`). None for games that tell rules, then observations."""
 
 
 class SampledTokens(struct.PyTreeNode):

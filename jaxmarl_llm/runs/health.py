@@ -23,7 +23,8 @@ class Rule:
     With `below` it warns under min(limit, times * begun). `begun` is the mean of the first three values.
 
     Values that are not finite (None) are ignored; with `below` so is 0, the mean over no utterances. Without `times`
-    the limit alone counts, from the start.
+    the limit alone counts, from the start. `says` is the cause and `do` the advice. A rule of `drift` is about policies
+    that began from a model or a warm start: a random one has nothing to lose.
     """
 
     metric: str
@@ -32,6 +33,8 @@ class Rule:
     times: float | None = None
     below: bool = False
     updates: int = 3
+    do: str = ""
+    drift: bool = False
 
     def threshold(self, begun: float) -> float:
         if self.times is None:
@@ -39,18 +42,71 @@ class Rule:
         return (min if self.below else max)(self.limit, self.times * begun)
 
 
+SMALLER_STEPS = "Lower the learning rate, or make fewer epochs of each batch."
 RULES = (
-    Rule("skipped", 0.0, "an update was skipped: a loss, a gradient or new weights were not finite", updates=1),
-    Rule("left_out", 0.0, "episodes paid what is not finite and were left out", updates=1),
-    Rule("entropy", math.inf, "what is said hardly varies any more", times=0.1, below=True),
-    Rule("length", 8.0, "utterances have become much longer, in tokens", times=2.0),
-    Rule("full", 0.5, "utterances fill their budget, and may be cut off", times=1.5),
-    Rule("repeated", 0.3, "utterances repeat themselves, pair of tokens by pair", times=2.0),
-    Rule("kl", 0.5, "the policy is far from where it began, in nats a token"),
-    Rule("approximate_kl", 0.1, "the policy is far from the one that played, in nats a token"),
-    Rule("ratio", 1.5, "the mean importance ratio is no longer 1: what is trained on was not sampled so"),
-    Rule("clipped", 0.4, "the ratio of many tokens is clipped, and they teach nothing"),
-    Rule("truncated", 0.4, "the importance weight of many tokens is cut"),
+    Rule(
+        "skipped",
+        0.0,
+        "an update was skipped: a loss, a gradient or new weights were not finite",
+        updates=1,
+        do="Lower the learning rate; docs/howto/debug.md repeats an update that was saved.",
+    ),
+    Rule(
+        "left_out",
+        0.0,
+        "episodes paid what is not finite and were left out",
+        updates=1,
+        do="Mend the reward: a sentence of its own names the game, the seat and the turn.",
+    ),
+    Rule(
+        "entropy",
+        math.inf,
+        "utterances hardly vary any more",
+        times=0.1,
+        below=True,
+        do="Lower the learning rate, or add an entropy bonus, unless one answer is right.",
+        drift=True,
+    ),
+    Rule(
+        "length",
+        8.0,
+        "utterances have become much longer, in tokens",
+        times=2.0,
+        do="Read some in games.html; a penalty of length or a smaller budget holds them.",
+        drift=True,
+    ),
+    Rule(
+        "full",
+        0.5,
+        "utterances fill their budget, and may be cut off",
+        times=1.5,
+        do="Raise the budget, or read in games.html why they do not end.",
+        drift=True,
+    ),
+    Rule(
+        "repeated",
+        0.3,
+        "utterances repeat themselves, pair of tokens by pair",
+        times=2.0,
+        do="Lower the learning rate, or hold the policy near its start with a KL penalty.",
+        drift=True,
+    ),
+    Rule(
+        "kl",
+        0.5,
+        "the policy is far from where it began, in nats a token",
+        do="Lower the learning rate, or raise the KL penalty.",
+        drift=True,
+    ),
+    Rule("approximate_kl", 0.1, "the policy is far from the one that played, in nats a token", do=SMALLER_STEPS),
+    Rule(
+        "ratio",
+        1.5,
+        "the mean importance ratio is no longer 1: what is trained on was not sampled so",
+        do=SMALLER_STEPS,
+    ),
+    Rule("clipped", 0.4, "the ratio of many tokens is clipped, and they teach nothing", do=SMALLER_STEPS),
+    Rule("truncated", 0.4, "the importance weight of many tokens is cut", do=SMALLER_STEPS),
 )
 """Rules for metrics of `losses`, `update` and `measured.speech`. Limits are rules of thumb: a warning stops
 nothing."""
@@ -66,6 +122,7 @@ class Warned(NamedTuple):
     threshold: float
     begun: float
     says: str
+    do: str
 
 
 @dataclass
@@ -79,11 +136,11 @@ class _Watched:
 
 
 class Monitor:
-    """Reads rows of metrics in the order of steps, each seed for itself."""
+    """Reads rows of metrics in the order of steps, each seed for itself. Without `drift` it leaves out such rules."""
 
-    def __init__(self, rules: Iterable[Rule] = RULES):
+    def __init__(self, rules: Iterable[Rule] = RULES, drift: bool = True):
         self._rules: dict[str, list[Rule]] = {}
-        for rule in rules:
+        for rule in (rule for rule in rules if drift or not rule.drift):
             self._rules.setdefault(rule.metric, []).append(rule)
         self._watched: dict[tuple[Rule, str, int], _Watched] = {}
 
@@ -109,18 +166,18 @@ class Monitor:
                 watched.warned &= watched.within < CALM
                 if watched.beyond >= rule.updates and not watched.warned:
                     watched.warned = True
-                    warnings.append(Warned(step, seed, name, float(value), threshold, begun, rule.says))
+                    warnings.append(Warned(step, seed, name, float(value), threshold, begun, rule.says, rule.do))
         return warnings
 
 
 def sentences(warnings: Iterable[Warned], seeds: int) -> list[str]:
     """One sentence for each metric that is warned of, whatever the number of seeds."""
-    by: dict[tuple[str, str], list[Warned]] = {}
+    by: dict[tuple[str, str, str], list[Warned]] = {}
     for warned in warnings:
-        by.setdefault((warned.metric, warned.says), []).append(warned)
+        by.setdefault((warned.metric, warned.says, warned.do), []).append(warned)
     result = []
-    for (metric, says), same in by.items():
+    for (metric, says, do), same in by.items():
         who = f" of seed {', '.join(str(w.seed) for w in same)}" if seeds > 1 else ""
         values = ", ".join(f"{w.value:.3g}" for w in same)
-        result.append(f"Warning, update {same[0].step + 1}: {metric}{who} is {values} ({says}).")
+        result.append(f"Warning, update {same[0].step + 1}: {metric}{who} is {values} ({says}). {do}".rstrip())
     return result

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -46,6 +47,35 @@ def writable_directory(directory: str | os.PathLike[str]) -> Path:
         reason = error.strerror or str(error)
         raise ValueError(f"cannot write in the directory {path} ({reason}): name one that can be written") from None
     return path
+
+
+@contextlib.contextmanager
+def run_directory(directory: str | os.PathLike[str]) -> Iterator[Path]:
+    """The directory, writable. If it is new, a ValueError removes it again unless a file in it has contents.
+
+    Raises ValueError if files cannot be written in it.
+    """
+    made = []
+    with contextlib.suppress(OSError, RuntimeError):  # `writable_directory` says why
+        wanted = Path(directory).resolve()
+        for path in reversed((wanted, *wanted.parents)):
+            with contextlib.suppress(FileExistsError):
+                path.mkdir()
+                made.append(path)
+    path = writable_directory(directory)
+    try:
+        yield path
+    except ValueError:
+        with contextlib.suppress(OSError):  # another run is in it
+            if (
+                is_main_process()
+                and path in made
+                and not any(x.is_file() and x.stat().st_size for x in path.rglob("*"))
+            ):
+                shutil.rmtree(path)
+                for parent in reversed(made[:-1]):
+                    parent.rmdir()
+        raise
 
 
 def provenance() -> dict[str, Any]:
@@ -89,7 +119,8 @@ class RunLog:
     `seeds` are those of the runs, in the order of their values in a metric.
     `metrics.jsonl` has one line for each step and seed, {"step": 3, "seed": 0, name: value, ...}; values that are not
     finite are null. Lines already there are kept: call `truncate` with the step at which the run starts or continues.
-    `health.jsonl` has a line for each warning of `health`; `tell` receives it as a sentence.
+    `health.jsonl` has a line for each warning of `health`; `tell` receives the first of each cause as a sentence.
+    `drift` says that the policies began from a model or a warm start, so that leaving it is news.
     `run.json` is `provenance()` with `started` and `ended`. `ended` is null while the run lasts, then its reason
     (finished, stopped, not finite, interrupted, error), the steps logged and a sentence. `former` lists the same for
     the processes before this one. A killed process writes nothing: the next one finds `ended` null and notes that.
@@ -104,6 +135,7 @@ class RunLog:
         config: Mapping[str, Any],
         tell: Callable[[str], object] = warnings.warn,
         sinks: Sequence[str] = ("tensorboard",),
+        drift: bool = True,
     ):
         self.directory = writable_directory(directory)
         self.seeds = tuple(seeds)
@@ -118,7 +150,8 @@ class RunLog:
         self._write("run.json", self._run)
         self._lines = self._path.open("a", encoding="utf-8")
         self._health = (self.directory / "health.jsonl").open("a", encoding="utf-8")
-        self._monitor = Monitor()
+        self._drift, self._monitor = drift, Monitor(drift=drift)
+        self._causes: set[str] = set()
         names = sinks if is_main_process() else ()
         self._sinks = [[SINKS[name](self.directory, seed, config) for name in names] for seed in self.seeds]
 
@@ -170,10 +203,11 @@ class RunLog:
                 sink.scalars(step, values)
         self._lines.flush()
         self._steps = step + 1
+        new = [warned for warned in warned_now if warned.says not in self._causes]
         self._warn(warned_now)
         for warned in warned_now:
             self.text(step, "health", sentences([warned], len(self.seeds))[0], warned.seed)
-        for sentence in sentences(warned_now, len(self.seeds)):
+        for sentence in sentences(new, len(self.seeds)):
             self.tell(sentence)
 
     def _see(self, step: int, seed: int, row: Mapping[str, float | None]) -> list[Warned]:
@@ -184,11 +218,19 @@ class RunLog:
     def _warn(self, warned_now: list[Warned]) -> None:
         self._health.writelines(json.dumps(warned._asdict()) + "\n" for warned in warned_now)
         self._health.flush()
+        self._causes |= {warned.says for warned in warned_now}
 
     def text(self, step: int, tag: str, markdown: str, seed: int) -> None:
         """Shows a text of a seed, such as a transcript, in its sinks."""
         for sink in self._sinks[self.seeds.index(seed)]:
             sink.text(step, tag, markdown)
+
+    def histogram(self, step: int, tag: str, values: ArrayLike, seed: int) -> None:
+        """Shows the distribution of a seed's numbers in its sinks; those that are not finite are left out."""
+        finite = np.asarray(values, float)
+        finite = finite[np.isfinite(finite)]
+        for sink in self._sinks[self.seeds.index(seed)] if len(finite) else ():
+            sink.histogram(step, tag, finite)
 
     def truncate(self, start: int) -> None:
         """Forgets step `start` and everything after it: a run that continues at `start` writes them again.
@@ -206,7 +248,8 @@ class RunLog:
             )
         self._lines.close()
         self._health.close()
-        self._health, self._monitor = (self.directory / "health.jsonl").open("w", encoding="utf-8"), Monitor()
+        self._health = (self.directory / "health.jsonl").open("w", encoding="utf-8")
+        self._monitor, self._causes = Monitor(drift=self._drift), set()
         self.streak[:] = 0
         whole = self._path.with_suffix(".partial")
         with whole.open("w", encoding="utf-8") as file:

@@ -13,11 +13,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import ArrayLike
 from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, tensor_shape_pb2, types_pb2
+from tensorboard.plugins.histogram.summary_v2 import histogram_pb
+from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.plugins.text import metadata as text_plugin
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 PROJECT = "jaxmarl_llm"
+
+
+def settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a described recipe that are one number, text or truth value; hparams and choices by name."""
+    flat = {**config, **config.get("hparams", {}), **config.get("choices", {})}
+    return {name: value for name, value in flat.items() if isinstance(value, bool | int | float | str)}
 
 
 class Sink(Protocol):
@@ -29,6 +39,9 @@ class Sink(Protocol):
     def text(self, step: int, tag: str, markdown: str) -> None:
         """A text, such as a transcript or a warning."""
 
+    def histogram(self, step: int, tag: str, values: ArrayLike) -> None:
+        """The distribution of finite numbers [N], N >= 1."""
+
     def restart(self, step: int) -> None:
         """Voids all that was shown of `step` and later, because the run continues from `step`."""
 
@@ -36,11 +49,12 @@ class Sink(Protocol):
 
 
 class TensorBoard:
-    """Event files in `tensorboard/seed_N`: `tensorboard --logdir runs`."""
+    """Event files in `tensorboard/seed_N`: `tensorboard --logdir runs`. Its tab HPARAMS lists the numbers and choices
+    of a recipe, and the seed."""
 
     def __init__(self, directory: Path, seed: int, config: Mapping[str, Any]):
-        del config
         self._writer = EventFileWriter(str(directory / "tensorboard" / f"seed_{seed}"))
+        self._add(0, summary=hparams_pb(settings(config) | {"seed": seed}, trial_id=f"{directory}/seed_{seed}"))
 
     def _add(self, step: int, **content: Any) -> None:
         self._writer.add_event(event_pb2.Event(wall_time=time.time(), step=step, **content))
@@ -58,6 +72,9 @@ class TensorBoard:
         metadata = text_plugin.create_summary_metadata(display_name=tag, description="")
         value = summary_pb2.Summary.Value(tag=tag, metadata=metadata, tensor=tensor)
         self._add(step, summary=summary_pb2.Summary(value=[value]))
+
+    def histogram(self, step: int, tag: str, values: ArrayLike) -> None:
+        self._add(step, summary=histogram_pb(tag, np.asarray(values, float)))
 
     def restart(self, step: int) -> None:
         self._add(step, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
@@ -112,6 +129,11 @@ class Trackio(_Tracker):
 
         self.run.log({tag: Markdown(markdown)}, step=step)
 
+    def histogram(self, step: int, tag: str, values: ArrayLike) -> None:
+        from trackio import Histogram
+
+        self.run.log({tag: Histogram(np.asarray(values, float))}, step=step)
+
 
 class Wandb(_Tracker):
     """Weights & Biases; its own variables (WANDB_MODE=offline, WANDB_ENTITY, ...) say where to."""
@@ -129,6 +151,11 @@ class Wandb(_Tracker):
         from wandb import Html
 
         self.run.log({tag: Html(f"<pre>{html.escape(markdown)}</pre>")}, step=step)
+
+    def histogram(self, step: int, tag: str, values: ArrayLike) -> None:
+        from wandb import Histogram
+
+        self.run.log({tag: Histogram(np.asarray(values, float).tolist())}, step=step)
 
 
 SINKS: dict[str, Callable[[Path, int, Mapping[str, Any]], Sink]] = {

@@ -6,7 +6,6 @@ Shapes: B episodes, A seats, T turns, which are the answers of all seats in orde
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
@@ -59,9 +58,12 @@ class AgentRollout(HostRollout):
             # there is nothing to learn from: without a finite reward the update is skipped
             ended = [episode._replace(paid={(0, 0): float("nan")}) for episode in ended]
         episodes = self._record(ended)
-        rows = {name: self._rows(name, ended) for name in self.layouts}
+        numbered = {name: self._rows(name, ended) for name in self.layouts}
+        rows = {name: record_rows(self.layouts[name], given) for name, given in numbered.items()}
+        kinds = {name: pad([row.kinds if row else [] for *_, row in given])[0] for name, given in numbered.items()}
         cut = {name: jnp.int32(0) for name in rows}
-        return jax.tree.map(jnp.asarray, Trajectory(episodes, rows, self.utilisation(), cut))
+        small = {name: x.astype(np.int8) for name, x in kinds.items()}
+        return jax.tree.map(jnp.asarray, Trajectory(episodes, rows, self.utilisation(), cut, small))
 
     async def _play(self, key: jax.Array) -> list[Ended]:
         """Plays all episodes."""
@@ -131,10 +133,7 @@ class AgentRollout(HostRollout):
     async def _play_program(self, episode: AgentEpisode) -> tuple[Any, str]:
         """(the pay that the program returns, why it failed or "")."""
         try:
-            result = self.game.play(episode)
-            if not inspect.isawaitable(result):
-                raise TypeError("play must be an async function: async def play(episode).")
-            return await asyncio.wait_for(result, self.game.timeout), ""
+            return await asyncio.wait_for(self.game.play(episode), self.game.timeout), ""
         except TimeoutError:
             return None, f"it took more than {self.game.timeout:g} seconds."
         except Exception as error:  # a program is anybody's code
@@ -168,8 +167,8 @@ class AgentRollout(HostRollout):
         ends: dict[str, Any] = {"terminated": ~failed, "truncated": failed}
         return Episodes(**record, **ends, group=group, game=np.zeros_like(group))
 
-    def _rows(self, name: str, ended: Sequence[Ended]) -> Rows:
-        """The rows of a policy set."""
+    def _rows(self, name: str, ended: Sequence[Ended]) -> list[tuple[int, int, int, Row | None]]:
+        """The rows of a policy set, as (episode, seat, policy, tokens)."""
         layout = self.layouts[name]
         first, further = [], []
         for episode, seat, policy in zip(layout.episode, layout.seat, layout.policy, strict=True):
@@ -178,8 +177,7 @@ class AgentRollout(HostRollout):
             further += [(int(episode), int(seat), int(policy), row) for row in rows[1:]]
         count = len(first) * power_of_two(-(-(len(first) + len(further)) // len(first)), 1)
         every = [*first, *further]
-        every += [(*first[0][:3], None)] * (count - len(every))
-        return record_rows(layout, every)
+        return every + [(*first[0][:3], None)] * (count - len(every))
 
 
 def _read_pay(paid: Any, seats: Sequence[str], spoke: Sequence[int]) -> tuple[dict[tuple[int, int], Any], str]:

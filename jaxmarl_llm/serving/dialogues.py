@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from jaxmarl_llm.rollout.dialogue import strip_end, strip_start
+from jaxmarl_llm.rollout.text_rows import kind_of
 from jaxmarl_llm.serving.calls import Answer
 from jaxmarl_llm.text.tokenizers import HFTokenizer, Tokenizer, speller
 
@@ -59,6 +60,7 @@ class Row:
 
     tokens: list[int]
     policy: int
+    kinds: list[int] = field(default_factory=list)  # by token: `kind_of` the message, 0 for the template's tokens
     spans: list[Span] = field(default_factory=list)  # its answers; those of a row that it branched from are not its own
 
 
@@ -78,6 +80,7 @@ class Opened:
     tools: str
     place: Place | None  # where it goes on; None: it begins a row
     tokens: list[int]  # the whole row, the call to speak included
+    kinds: list[int]  # by token, as in `Row`
 
 
 class Dialogues:
@@ -99,11 +102,12 @@ class Dialogues:
         for last in range(len(messages) - 1, -1, -1):
             place = self._places.get((policy, named, messages[: last + 1]))
             if place is not None:
-                before = place.row.tokens[: place.length]
-                rest = self._write(parts[parts.index(last) + 1 :], messages)
-                ended = before[-1] == self.tokenizer.end
-                return Opened(messages, policy, named, place, [*before, *(rest[1:] if ended else rest)])
-        return Opened(messages, policy, named, None, self._write(parts, messages))
+                before, kinds = place.row.tokens[: place.length], place.row.kinds[: place.length]
+                rest, of_rest = self._write(parts[parts.index(last) + 1 :], messages)
+                skipped = int(before[-1] == self.tokenizer.end)
+                whole = [*before, *rest[skipped:]], [*kinds, *of_rest[skipped:]]
+                return Opened(messages, policy, named, place, *whole)
+        return Opened(messages, policy, named, None, *self._write(parts, messages))
 
     def close(self, opened: Opened, message: Message, answer: Answer, turn: int, budget: int) -> None:
         """Adds an answer, and the message that was made of it, to the dialogue's row.
@@ -114,6 +118,7 @@ class Dialogues:
         goes_on = place is not None and len(place.row.tokens) == place.length
         row = place.row if place is not None and goes_on else Row([], opened.policy)
         row.tokens = [*opened.tokens, *answer.tokens]
+        row.kinds = [*opened.kinds, *[kind_of("assistant", len(opened.messages))] * len(answer.tokens)]
         row.spans.append(Span(len(opened.tokens), turn, tuple(answer.logp), budget))
         self._places[opened.policy, opened.tools, (*opened.messages, message)] = Place(row, len(row.tokens))
         if self.kept is None:
@@ -123,13 +128,19 @@ class Dialogues:
 
     def begin(self, policy: int, text: str) -> Opened:
         """A plain text to continue, without a chat template. Raises ValueError for one that has no tokens."""
-        return Opened((Message("text", text),), policy, "", None, self._encode(text))
+        tokens = self._encode(text)
+        return Opened((Message("text", text),), policy, "", None, tokens, [kind_of("user", 0)] * len(tokens))
 
-    def _write(self, parts: Sequence[Any], messages: Sequence[Message]) -> list[int]:
+    def _write(self, parts: Sequence[Any], messages: Sequence[Message]) -> tuple[list[int], list[int]]:
+        """(tokens, their kinds) of pieces."""
         tokens: list[int] = []
+        kinds: list[int] = []
         for part in parts:
-            tokens += part if isinstance(part, tuple) else self._encode(trim_text(self.tokenizer, part, messages))
-        return tokens
+            written = part if isinstance(part, tuple) else self._encode(trim_text(self.tokenizer, part, messages))
+            kind = 0 if isinstance(part, tuple) else kind_of(messages[part].role, part)
+            tokens += written
+            kinds += [kind] * len(written)
+        return tokens, kinds
 
 
 def writer(tokenizer: Tokenizer) -> Callable[[str], list[int]]:

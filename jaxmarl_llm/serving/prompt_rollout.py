@@ -43,7 +43,7 @@ class PromptRollout(HostRollout):
 
     def __call__(self, weights: dict[str, dict], key: jax.Array) -> Trajectory:
         size, asked = self.lineup.group_size, self._draw(key)
-        texts, rows, said = [""] * self.lineup.episodes, {}, {}
+        texts, rows, said, kinds = [""] * self.lineup.episodes, {}, {}, {}
         with self.with_weights(weights):
             for name, layout in self.layouts.items():
                 which = zip(layout.episode.tolist(), layout.policy.tolist(), strict=True)
@@ -53,13 +53,14 @@ class PromptRollout(HostRollout):
             for episode, answer in zip(layout.episode, said[name], strict=True):
                 texts[episode] = text_of(layout.policy_set.tokenizer, answer.tokens)
             prompts = [self._prompts[name][asked[group]] for group in layout.assignments[:, 0].tolist()]
-            rows[name] = self._record(layout, prompts, said[name])
+            rows[name] = self._record(layout, [tokens for tokens, _ in prompts], said[name])
+            kinds[name] = pad([prompts[row // size][1] for row in range(len(said[name]))])[0].astype(np.int8)
         questions = [self.game.training[number] for number in asked for _ in range(size)]
         reward, problems = score(self.game, questions, texts)
         self._report(problems, len(texts))
         episodes = self._episodes(questions, reward)
         cut = {name: jnp.int32(0) for name in rows}
-        return jax.tree.map(jnp.asarray, Trajectory(episodes, rows, self.utilisation(), cut))
+        return jax.tree.map(jnp.asarray, Trajectory(episodes, rows, self.utilisation(), cut, kinds))
 
     def held_out(self, weights: dict[str, dict], key: jax.Array) -> dict[str, np.ndarray]:
         """The mean reward of each held-out question over its answers, {metric: float64 [questions]}.
@@ -101,22 +102,22 @@ class PromptRollout(HostRollout):
         order = [jax.random.permutation(key_for(key, DEAL, number), count) for number in range(rounds)]
         return np.concatenate(jax.device_get(order))[:groups].tolist()
 
-    def _write(self, layout: TextRowLayout) -> list[list[int]]:
-        """The tokens of every question, the held-out ones last. Raises ValueError for one that has no room."""
+    def _write(self, layout: TextRowLayout) -> list[tuple[list[int], list[int]]]:
+        """(tokens, their kinds) of every question, the held-out ones last. Raises ValueError for one without room."""
         dialogues, prompts = Dialogues(layout.policy_set.tokenizer), []
         for question in (*self.game.training, *self.game.testing):
             place = question.place.rstrip(",")
             try:
-                tokens = dialogues.open(0, [Message(role, text) for role, text in question.messages]).tokens
+                opened = dialogues.open(0, [Message(role, text) for role, text in question.messages])
             except ValueError as error:
                 raise ValueError(f"{place} cannot be asked: {error}") from None
-            room = layout.context - self.budget
+            tokens, room = opened.tokens, layout.context - self.budget
             if not 1 <= len(tokens) <= room:
                 raise ValueError(
                     f"{place} has {len(tokens)} tokens; with an answer of {self.budget} the context of "
                     f"{layout.context} has room for {f'1 to {room}' if room > 0 else 'none'}."
                 )
-            prompts.append(tokens)
+            prompts.append((tokens, opened.kinds))
         return prompts
 
     def _answer(self, name: str, key: jax.Array, calls: Sequence[tuple[int, int, int]]) -> list[Answer]:
@@ -125,7 +126,7 @@ class PromptRollout(HostRollout):
         return self.engines[name].run(
             [
                 Call(
-                    tokens=self._prompts[name][question],
+                    tokens=self._prompts[name][question][0],
                     key=data,
                     event=(SAY, episode, 0, 0),
                     budget=self.budget - 1,  # the last place holds only the end

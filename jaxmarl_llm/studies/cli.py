@@ -1,4 +1,4 @@
-"""Parts of every command of studies: exit codes, a lock of the run directory, a progress bar."""
+"""Parts of every command of studies: exit codes, a lock of the run directory, numbers with their intervals."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import contextlib
 import fcntl
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from jaxmarl_llm.devices import distributed, surroundings
 from jaxmarl_llm.models import loading
@@ -82,36 +80,3 @@ def span(cell: dict[str, Any], digits: int = 2) -> str:
         return "never met"
     half = "" if cell["low"] is None else f" ±{(cell['high'] - cell['low']) / 2:.{digits}f}"
     return f"{cell['mean']:.{digits}f}{half}"
-
-
-@contextlib.contextmanager
-def progress(
-    console: Console, updates: int, start: int, describe: Callable[[Mapping[str, Any]], str]
-) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
-    """Yields on_step(step, metrics), which shows the updates done and the time left.
-
-    A terminal shows a bar. Without one, a line is printed after the first update and ten times in the run.
-    """
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    first: float | None = None  # time after the first update, which includes compilation
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("training", total=updates, completed=start)
-
-        def on_step(step: int, metrics: Mapping[str, Any]) -> None:
-            nonlocal first
-            text = describe(metrics)
-            bar.update(task, completed=step + 1, description=text)
-            done, now = step + 1 - start, time.monotonic()
-            first = now if first is None else first
-            if not console.is_terminal and (done == 1 or (step + 1) % max(1, updates // 10) == 0):
-                left = (now - first) / max(1, done - 1) * (updates - step - 1)
-                eta = f", about {left / 60:.1f} minutes left" if done > 1 else ""
-                console.print(f"update {step + 1} of {updates}: {text}{eta}")
-
-        yield on_step

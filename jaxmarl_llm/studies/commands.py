@@ -69,8 +69,9 @@ def _parse(package: str, words: Sequence[str]) -> tuple[Any, Any]:
 
     entry = None if words[0].startswith("-") else registry.load(package, words[0])  # before tyro, for a clear error
     prog = f"python -m {package}"
+    about = f"{_describe(entry)}\n\n{runner.__doc__}" if entry else runner.__doc__
     try:
-        settings = tyro.cli(Settings, args=list(words), prog=prog, description=runner.__doc__)
+        settings = tyro.cli(Settings, args=list(words), prog=prog, description=about)
     except SystemExit as end:
         options = [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(Settings)]
         for word in (word for word in words if end.code and word.startswith("--") and word not in options):
@@ -78,6 +79,22 @@ def _parse(package: str, words: Sequence[str]) -> tuple[Any, Any]:
                 print(hint, file=sys.stderr)
         raise
     return entry or registry.load(package, settings.study), settings
+
+
+def _describe(entry: Any) -> str:
+    """The words of a study that its options take: arms, policies, and hparams of its method."""
+    study, recipes = entry.study, entry.study.recipes
+    method = recipes.get(study.method)
+    policies = dict.fromkeys(name for recipe in recipes.values() for name in recipe.learners)
+    hparams = [name for name in method.all_hparams if name not in method.choices] if method else []
+    told = {
+        "Arms": [*study.all_arms],
+        "Arm of the method": [study.method],
+        "Policies that learn": [*policies],
+        "Hparams of the method": hparams,
+    }
+    lines = [f"{name}: {', '.join(words)}." for name, words in told.items() if words]
+    return "\n\n".join([f"{entry.name}: {study.question}", *lines])
 
 
 def _list(package: str, further: Mapping[str, str]) -> None:

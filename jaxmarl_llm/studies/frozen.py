@@ -22,11 +22,11 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
+from jaxmarl_llm.runs.git import Repository
 from jaxmarl_llm.studies import catalogue, registry
-from jaxmarl_llm.studies.git import Repository
+from jaxmarl_llm.studies.identity import describe
 from jaxmarl_llm.studies.pages.results import write_atomically
 from jaxmarl_llm.studies.predictions import FEWEST, record_of
-from jaxmarl_llm.studies.program import describe
 from jaxmarl_llm.studies.settings import Settings, select_arms
 from jaxmarl_llm.studies.study import Study
 

@@ -34,6 +34,7 @@ from jaxmarl_llm.studies.pages.format import count, interval, number
 LEVEL = 0.05  # significance level of the tests
 NEAR = 0.02, 0.10  # values of p that are near the level
 FEWEST = 8  # seeds of a verdict
+SMALL = 0.01  # share of either arm below which a difference is said to be small
 ENDS = ("mean", "low", "high")
 
 Source = Literal["paper", "theory", "pilot"]
@@ -240,6 +241,8 @@ def _verdict(prediction: Prediction, measure: _Measure, adjusted: float | None, 
     if shown and measure.toward:
         outcome = "holds" if measure.toward > 0 else "contradicted"
     told = _tell(prediction, measure, adjusted, results)
+    if _is_small(prediction, measure, results, outcome):
+        told += f", small: under {SMALL:.0%} of either arm"
     if outcome == "not shown" and measure.n >= FEWEST:
         told += _largest(prediction, measure, results)
     return Verdict(prediction, outcome, measure.effect, measure.n, measure.p, adjusted, told)
@@ -259,6 +262,18 @@ def _tell(prediction: Prediction, measure: _Measure, adjusted: float | None, res
         never = [f"{int((x >= limit).sum())} of {len(x)}" for x in values_of(prediction, results)]
         told += f", compared by rank; never reached in {' and '.join(never)}"
     return told
+
+
+def _is_small(prediction: Prediction, measure: _Measure, results: Mapping[str, Any], outcome: Outcome) -> bool:
+    """True for a difference with a direction, not 0, whose size is below `SMALL` of the means of both arms.
+
+    The size is the largest that the interval allows if no direction is shown.
+    """
+    sizes = [abs(end) for end in measure.effect.values() if end is not None]
+    if not isinstance(prediction, Higher | Lower) or not sizes or not any(sizes):
+        return False
+    means = [np.nanmean(values) for values in values_of(prediction, results)]
+    return bool((max(sizes) if outcome == "not shown" else sizes[0]) < SMALL * min(map(abs, means)))
 
 
 def _largest(prediction: Prediction, measure: _Measure, results: Mapping[str, Any]) -> str:

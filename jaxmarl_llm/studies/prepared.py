@@ -22,7 +22,7 @@ KEPT = 8  # programs held in memory at most: each has about 2,000 memory maps, a
 
 
 class WarmStarts:
-    """Initial weights of a study's tiny policies: programs with the same warm start share one imitation."""
+    """Initial weights of a study's tiny policies: programs with the same warm start and seeds share one imitation."""
 
     def __init__(self) -> None:
         self._known: list[tuple[tuple, dict]] = []
@@ -32,7 +32,7 @@ class WarmStarts:
         """The argument `tiny` of `Trainer.init`; None for a pretrained model or a recipe without a warm start."""
         if not (trainer.tiny and trainer.recipe.warm_start):
             return None
-        wanted = warm_start_of(trainer.recipe)
+        wanted = warm_start_of(trainer.recipe), trainer.seeds
         with self._lock:
             weights = next((weights for known, weights in self._known if known == wanted), None)
             if weights is None:

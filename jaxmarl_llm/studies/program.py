@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import json
 import threading
 import time
-import zlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import CodeType
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
@@ -24,11 +20,11 @@ from jaxmarl_llm.runs.checkpoint import Checkpoints, digests, seal
 from jaxmarl_llm.runs.log import RunLog
 from jaxmarl_llm.runs.loop import resume, train
 from jaxmarl_llm.runs.nonfinite import save_nonfinite
-from jaxmarl_llm.studies.lanes import Program, run_name
+from jaxmarl_llm.studies.identity import describe
+from jaxmarl_llm.studies.lanes import Program, homes_of
 from jaxmarl_llm.studies.pages.results import write_atomically
 from jaxmarl_llm.studies.prepared import Preparation
 from jaxmarl_llm.studies.settings import Settings, select_models
-from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.view import page, records
 
@@ -37,69 +33,15 @@ BEFORE, AFTER = "before.json", "after.json"  # results of `Recipe.evaluate` befo
 Games = dict[str, list[np.ndarray]]  # {metric: a list with the values [games] of each lane or seed}
 
 
-def describe(value: Any) -> Any:
-    """Settings as JSON: a function as its name and bound arguments, a dataclass as its kind and repr fields."""
-    if isinstance(value, functools.partial):
-        positional = {"arguments": describe(value.args)} if value.args else {}
-        keywords = {name: describe(bound) for name, bound in value.keywords.items()}
-        return {"function": describe(value.func), **positional, **keywords}
-    if isinstance(value, Recipe):
-        numbers: Mapping[str, Any] = value.hparams
-        if any(map(callable, numbers.values())):  # the numbers of a schedule, in place of its name
-            numbers = {name: x for name, x in value.all_hparams.items() if name not in value.choices}
-        value = dataclasses.replace(value, hparams=cast(Any, numbers), choices=cast(Any, value.all_choices))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: describe(getattr(value, field.name)) for field in dataclasses.fields(value) if field.repr}
-        return {"kind": type(value).__name__, **fields}
-    if isinstance(value, Mapping):
-        return {str(key): describe(inner) for key, inner in value.items()}
-    if isinstance(value, tuple | list):
-        return [describe(inner) for inner in value]
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, Path):
-        return str(value)
-    if callable(value):
-        return _describe(value)
-    return value if isinstance(value, str | int | float | None) else type(value).__qualname__
-
-
-def _describe(function: Any) -> Any:
-    """The name of a function, or of the class of an object that can be called. A lambda and an inner function also have
-    a digest of their code, their default arguments and their free variables."""
-    name = f"{function.__module__}.{getattr(function, '__qualname__', type(function).__qualname__)}"
-    code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
-    defaults = getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)
-    if code is None or not ("<lambda>" in name or cells or ("<locals>" in name and any(defaults))):
-        return name
-    digest = zlib.crc32(repr(_code_facts(code)).encode())
-    return {
-        "function": f"{name} {digest:08x}",
-        **({"defaults": describe(defaults)} if any(defaults) else {}),
-        **{inner: describe(cell.cell_contents) for inner, cell in zip(code.co_freevars, cells, strict=True)},
-    }
-
-
-def _code_facts(code: CodeType) -> tuple[Any, ...]:
-    """Instructions, constants and names of a function and of the functions in it, without file and lines."""
-    return code.co_code, [_settle(x) for x in code.co_consts], code.co_names
-
-
-def _settle(constant: Any) -> Any:
-    """A constant in a form that is the same in every process; a set of strings has another order in each."""
-    if isinstance(constant, CodeType):
-        return _code_facts(constant)
-    return sorted(constant, key=repr) if isinstance(constant, frozenset) else constant
-
-
 def trainer_of(settings: Settings, program: Program) -> Trainer:
     """The trainer of a program's lanes."""
     hparams = [program.arms[arm].all_hparams for arm, _ in program.lanes]
     seeds = [seed for _, seed in program.lanes]
     models = select_models(settings, program.recipe)
+    # `train` counts skipped updates, also over restarts, and `progress` tells what is compiled
     return Trainer(
-        program.recipe, hparams, seeds, models, settings.mesh, settings.rollout_mesh, max_skipped=0
-    )  # `train` counts skipped updates, also over restarts
+        program.recipe, hparams, seeds, models, settings.mesh, settings.rollout_mesh, max_skipped=0, quiet=True
+    )
 
 
 def saved_updates(out: Path, program: Program) -> int:
@@ -134,11 +76,13 @@ def train_program(
     if distributed.broadcast(whole):
         return True
     trainer = training.prepare()
+    if distributed.any_process(stop.is_set()):
+        return False
     with ExitStack() as stack:
         stack.enter_context(sharding.use(trainer.mesh))
         start, state = resume(trainer, checkpoints, training.first_state)
         training.open_logs(stack, start)
-        training.write_before(start, state)
+        training.write_before(start, state, stop)
         with save_nonfinite(trainer, program.lane_names, home):
             state, done = train(
                 training.step, state, start=start, steps=program.recipe.updates, checkpoints=checkpoints,
@@ -180,7 +124,7 @@ class Training:
         preparation: Preparation,
     ):
         self.settings, self.program, self.recipe, self.preparation = settings, program, program.recipe, preparation
-        self.on_step, self.on_text, self.on_names = on_step, on_text, on_names
+        self.on_step, self.on_text, self.on_names, self.home = on_step, on_text, on_names, home
         self.homes = {arm: home / name for arm, name in program.names.items()}
         self.began = time.monotonic()  # start of the warm start or of the current update, seconds
         self.logs: dict[str, RunLog] = {}
@@ -188,9 +132,14 @@ class Training:
         self.latest: Games = {}  # the latest evaluations after it
 
     def is_written(self) -> bool:
-        """True if every arm has all files of a finished training."""
+        """True if every arm has all files of a finished training, with as many games as are asked for now."""
         files = (page.GAMES, "transcript.md", POLICIES, *((BEFORE, AFTER) if self.recipe.evaluate is not None else ()))
-        return all(self._exists(file) for file in files)
+        return all(self._exists(file) for file in files) and all(map(self._has_games, self.homes.values()))
+
+    def _has_games(self, arm_home: Path) -> bool:
+        """True if as many games after training are recorded as the settings ask for."""
+        after = [game for game in page.read(arm_home / page.GAMES) if game["update"] == self.recipe.updates]
+        return len(after) >= records.count_games(self.recipe, self.settings.games)
 
     def prepare(self) -> Trainer:
         """Waits for the preparation of the program, and returns its trainer."""
@@ -214,7 +163,9 @@ class Training:
         """Opens each arm's log until `stack` closes, and removes its lines from update `start` on."""
         for arm, arm_home in self.homes.items():
             tell = prefix_texts(self.on_text, self.program.names[arm])
-            log = RunLog(arm_home, self.program.seeds, describe(self.program.arms[arm]), tell, self.settings.log)
+            config, sinks = describe(self.program.arms[arm]), self.settings.log
+            drift = not self.trainer.tiny or bool(self.recipe.warm_start)
+            log = RunLog(arm_home, self.program.seeds, config, tell, sinks, drift)
             self.logs[arm] = stack.enter_context(log)
         for log in self.logs.values():
             log.truncate(start)
@@ -224,13 +175,21 @@ class Training:
         for log in self.logs.values():
             log.end("stopped", "SIGTERM or SIGINT; the same command continues.")
 
-    def write_before(self, start: int, state: Any) -> None:
-        """Writes evaluations and games of the initial state, unless an earlier start of the run wrote them."""
+    def write_before(self, start: int, state: Any, stop: threading.Event) -> None:
+        """Writes evaluations and games of the initial state, unless an earlier start of the run wrote them.
+
+        A stop ends it between the two; they are minutes with a pretrained model.
+        """
+        if distributed.any_process(stop.is_set()):
+            return
         if self.ready.evaluate is not None and self._lacks(BEFORE, start):
             self.before |= self.evaluate(self.init() if start else state)
             self._write(BEFORE, self.before)
-        if self._lacks(page.GAMES, start):
+        if self._lacks(page.GAMES, start) and not distributed.any_process(stop.is_set()):
             self.write_games(self.init() if start else state, 0)
+        if distributed.is_main_process():
+            with suppress(ValueError):  # a file of another arm that is damaged ends no run here
+                page.write(self.home, self.home)  # it follows the files of games while the run lasts
 
     def write_after(self, state: Any) -> None:
         """Writes evaluations, games and policies of the final state."""
@@ -245,6 +204,9 @@ class Training:
         state, metrics = self.trainer.update(state, number)
         if number == 0:
             self.on_names({*metrics, *self.before})
+        between = self.settings.games_every and (number + 1) % self.settings.games_every == 0
+        if between and number + 1 < self.recipe.updates:
+            self.write_games(state, number + 1)
         due = (number + 1) % self.recipe.eval_every == 0 or number + 1 == self.recipe.updates
         if self.ready.evaluate is None or not due:
             return state, metrics
@@ -265,7 +227,7 @@ class Training:
         for i, log in enumerate(self.logs.values()):
             of_arm = {name: np.asarray(x)[self._lanes(i)] for name, x in metrics.items()}
             log.scalars(number, of_arm | {"seconds": took})
-        self.on_step(number, {**metrics, "arms": "+".join(self.logs)})
+        self.on_step(number, metrics)
 
     def tell_warm_start(self, number: int, metrics: Mapping[str, Any]) -> None:
         """Prints the progress of a pretrained model's warm start: after updates 1 and 2, then five times."""
@@ -279,7 +241,7 @@ class Training:
             )
 
     def write_games(self, state: Any, update: int) -> None:
-        """Writes recorded games of the first seed of each arm; after training, those from before training stay."""
+        """Writes recorded games of the first seed of each arm; those of earlier updates stay."""
         about = [
             {"study": self.settings.study, "arm": arm, "seed": seed, "update": update}
             for arm, seed in self.program.lanes
@@ -289,9 +251,13 @@ class Training:
         if not distributed.is_main_process():
             return
         for (arm, arm_home), games in zip(self.homes.items(), shown, strict=True):
+            for name, values in records.token_values(games).items():
+                self.logs[arm].histogram(max(0, update - 1), f"games/{name}", values, self.program.seeds[0])
             if update:
-                games = [game for game in page.read(arm_home / page.GAMES) if game["update"] == 0] + games
-                text = records.transcript([game for game in games if not game["member"]])
+                games = [game for game in page.read(arm_home / page.GAMES) if game["update"] < update] + games
+            if update == self.recipe.updates:
+                ends = [game for game in games if not game["member"] and game["update"] in (0, update)]
+                text = records.transcript(ends)
                 (arm_home / "transcript.md").write_text(text, encoding="utf-8")
                 self.logs[arm].text(update - 1, "transcript", text, self.program.seeds[0])
             write_atomically(arm_home / page.GAMES, page.lines_of(games))
@@ -353,8 +319,8 @@ def read_curves(out: Path, arm: str, seeds: Sequence[int], updates: int, alone: 
     Raises ValueError unless the file holds one line for every seed and update.
     """
     columns = []  # the lines of each seed
-    for seed in seeds:
-        file = out / run_name(arm, seed, alone) / "metrics.jsonl"
+    for seed, home in homes_of(out, arm, seeds, alone).items():
+        file = home / "metrics.jsonl"
         try:
             lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         except (OSError, ValueError):
@@ -375,8 +341,7 @@ def read_games(out: Path, file: str, arm: str, seeds: Sequence[int], alone: bool
 
     Raises ValueError for a damaged file.
     """
-    names = dict.fromkeys(run_name(arm, seed, alone) for seed in seeds)
-    files = [out / name / file for name in names]
+    files = [home / file for home in dict.fromkeys(homes_of(out, arm, seeds, alone).values())]
     if not files[0].exists():
         return {}
     try:

@@ -2,8 +2,13 @@
 
 Tiny policies: all seeds, and arms that differ only in numbers, train side by side in one program. Pretrained models:
 one run after the other, with a few updates of a few games. The same command continues a stopped run (Ctrl-C, SIGTERM,
-SIGKILL, a crash) from its last checkpoint, and ends with the same table. A run refuses other settings, changed code
+SIGKILL, a crash) from its last checkpoint, and ends with the same table. With more `--seeds` it adds seeds to a
+finished run, whose numbers stay; a frozen table never grows. A run refuses other settings, fewer seeds, changed code
 that the study imports, and a second process.
+
+With `--sweep learning_rate=1e-3,3e-3,1e-2` each value is an arm, e.g. `centred[learning_rate=0.003]`, of the method or
+of `--arms`, and tiny policies train all of them in one program. Several names make a grid. No prediction is judged, and
+the last sentence names the best value on these seeds by the first main metric.
 
 The run directory holds:
 
@@ -21,12 +26,11 @@ For each arm it holds:
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,21 +39,23 @@ from rich.console import Console
 from rich.markup import escape
 
 from jaxmarl_llm.devices import distributed
-from jaxmarl_llm.runs.checkpoint import compare
-from jaxmarl_llm.runs.log import provenance, writable_directory
-from jaxmarl_llm.studies import frozen, program
-from jaxmarl_llm.studies.cli import lock_directory, progress
+from jaxmarl_llm.runs.log import run_directory
+from jaxmarl_llm.studies import catalogue, frozen, program, sweep
+from jaxmarl_llm.studies.claim import claim_directory
 from jaxmarl_llm.studies.computed import LABEL, Computed
-from jaxmarl_llm.studies.lanes import Program, programs
+from jaxmarl_llm.studies.identity import describe, source_digest
+from jaxmarl_llm.studies.lanes import Program, programs, split_seeds
 from jaxmarl_llm.studies.pages import figures, report, results
+from jaxmarl_llm.studies.pages.about import read_lines
 from jaxmarl_llm.studies.predictions import record_of
 from jaxmarl_llm.studies.prepared import Preparation
 from jaxmarl_llm.studies.profiled import profile
-from jaxmarl_llm.studies.program import describe, read_curves, read_games, saved_updates
+from jaxmarl_llm.studies.program import read_curves, read_games, saved_updates
+from jaxmarl_llm.studies.progress import progress
 from jaxmarl_llm.studies.registry import Entry
 from jaxmarl_llm.studies.settings import Settings, select_arms, select_models
-from jaxmarl_llm.studies.source import source_digest
 from jaxmarl_llm.studies.study import Study
+from jaxmarl_llm.text.plots import sparkline
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.view import page
 
@@ -59,14 +65,15 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
 
     Long because it is the whole command in order.
     """
-    study = entry.study
+    study, package = entry.study, entry.module.partition(".")[0]
     study.check(entry.name)
+    lines = read_lines(catalogue.home(package) / "results" / entry.name, entry.name)
     if settings.profile:
         settings = dataclasses.replace(settings, arms=(study.method,))
     settings.check()
     freeze: dict[str, Any] = {}
     if settings.frozen:
-        freeze = frozen.check_run(entry.module.partition(".")[0], entry.name, study)
+        freeze = frozen.check_run(package, entry.name, study)
         first, *others = freeze["seeds"]
         settings = dataclasses.replace(settings, frozen=False, first_seed=first, seeds=1 + len(others))
     every = select_arms(settings, study)
@@ -74,25 +81,27 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
     seeds = tuple(range(settings.first_seed, settings.first_seed + settings.seeds))
     out = settings.out
     if out == Path():
-        out = Path("runs") / f"{entry.name}-{'frozen' if freeze else Path(settings.label).name}"
-    out = writable_directory(out)
+        words = (entry.name, "frozen" if freeze else Path(settings.label).name, *(["sweep"] if settings.sweep else []))
+        out = Path("runs") / "-".join(words)
     alone = not settings.tiny
     if settings.profile:
         if study.method not in arms:
             raise ValueError(f"{study.method} trains nothing: there is nothing to profile.")
         recipe = arms[study.method]
-        profile(program.trainer_of(settings, Program({study.method: recipe}, seeds[:1], alone)), out, console)
+        with run_directory(out) as out:
+            profile(program.trainer_of(settings, Program({study.method: recipe}, seeds[:1], alone)), out, console)
         return True
-    shorter = any(arm.updates < study.all_arms[name].updates for name, arm in every.items())
+    shorter = any(arm.updates < study.all_arms[name].updates for name, arm in every.items() if name in study.all_arms)
     info = {
         "study": entry.name,
         "question": study.question,
         "claim": study.claim,
-        "paper": dataclasses.asdict(study.paper),
+        "paper": study.paper and dataclasses.asdict(study.paper),
         # predictions are about tiny policies, and judge no pretrained model
         "predictions": [record_of(x) for x in study.predictions if not alone and all(arm in every for arm in x.arms)],
         "checks": [record_of(x) for x in study.checks if not alone and all(arm in every for arm in x.arms)],
         "censored": dict(study.censored),
+        "counts": study.counts,
         "x": study.x,
         "shorter": shorter,
         "metrics": study.metrics,
@@ -103,39 +112,50 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         "policies": {arm: describe(select_models(settings, recipe)) for arm, recipe in arms.items()},
         "rollout_mesh": bool(settings.rollout_mesh),
         **({"scope": study.scope} if study.scope != "tiny" else {}),
+        **({"sweep": {"grid": sweep.read(settings.sweep), "best": sweep.best_end(study)}} if settings.sweep else {}),
         **({"frozen": {name: freeze[name] for name in ("commit", "digest")}} if freeze else {}),
     }
     results.check(info)
-    plan = programs(arms, seeds, alone)
-    total, done = sum(part.recipe.updates for part in plan), 0
-    began = time.monotonic()
-    computed = {name: arm.curves(seeds) for name, arm in every.items() if isinstance(arm, Computed)}
-    took = time.monotonic() - began
-    names = {name: {*curves} for name, curves in computed.items()}
-    check_metrics(entry, every, names)
-    shown = next((name for name in study.metrics if name not in study.derived), "return")
+    main = next((name for name in study.metrics if name not in study.derived), "return")
+    seen: dict[str, list[float]] = {}  # values of the main metric, by program
 
-    def tell(metrics: Mapping[str, Any]) -> str:
-        return escape(metrics["arms"]) + (f": {shown} {np.mean(metrics[shown]):.3f}" if shown in metrics else "")
+    def tell(part: Program, metrics: Mapping[str, Any]) -> str:
+        if main not in metrics:
+            return escape(part.name)
+        values = seen.setdefault(part.name, [])
+        values.append(float(np.mean(metrics[main])))
+        return f"{escape(part.name)}: {main} {values[-1]:.3f} {sparkline(values)}"
 
     with (
+        run_directory(out) as out,
         distributed.output_directory(out) as home,
-        claim_directory(home, json.loads(json.dumps(info | {"code": code_of(entry)})), freeze.get("head")) as begun,
+        claim_directory(home, json.loads(json.dumps(info | {"code": code_of(entry)})), freeze.get("head")) as claimed,
     ):
+        begun, added = claimed[0], distributed.agree(claimed[1])
+        plan = programs(arms, seeds, alone, added)
+        updates = [part.recipe.updates for part in plan]
         claim = f"Claim, written before the run: {study.claim}"
         if study.scope == "tiny" and (alone or shorter):
             claim = f"Claim about {'tiny policies' if alone else 'a whole run'}, not tested by this run: {study.claim}"
-        if len(arms) == 1 and not settings.updates:
+        if settings.sweep:
+            claim = "This is a sweep: no prediction is judged."
+        elif len(arms) == 1 and not settings.updates:
             claim = study.expected.get((settings.label, next(iter(arms))), claim)
-        amount = f"{total} updates" if plan else "computed"
+        amount = f"{sum(updates)} updates" if plan else "computed"
         console.print(f"{escape(claim)} This run: {amount}, in {escape(str(out))}")
+        began = time.monotonic()
+        computed = {name: arm.curves(seeds) for name, arm in every.items() if isinstance(arm, Computed)}
+        took = time.monotonic() - began
+        names = {name: {*curves} for name, curves in computed.items()}
+        check_metrics(entry, every, names)
         saved = lambda part: saved_updates(out, part)
         with (
             Preparation(plan, lambda part: program.trainer_of(settings, part), saved, stop) as preparation,
-            progress(console, total, sum(map(saved, plan)), tell) as on_step,
+            progress(console, [part.name for part in plan], updates, [*map(saved, plan)]) as shown,
         ):
-            for part in plan:
-                count = lambda number, metrics, before=done: on_step(before + number, metrics)
+            for number, part in enumerate(plan):
+                shown.begin(number)
+                count = lambda number, metrics, part=part: shown.step(tell(part, metrics))
 
                 def check(measured: set[str], part: Program = part) -> None:
                     names.update(dict.fromkeys(part.arms, measured))
@@ -145,12 +165,11 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
                 if not program.train_program(settings, out, home, part, stop, count, text, check, preparation):
                     console.print("Stopped and saved: the same command continues the run.")
                     return False
-                done += part.recipe.updates
         if distributed.is_main_process():
-            collected = collect_results(out, study, arms, seeds, alone, computed)
+            collected = collect_results(out, study, arms, seeds, alone, computed, added)
             collected["seconds"] += took
             written = results.write(out, info, **collected, provenance=begun)
-            drawn = {"forest.svg": figures.forest(written), "curves.svg": figures.curves(written, written["metrics"])}
+            drawn = figures.draw(written, lines, written["metrics"])
             for name, image in drawn.items():
                 if image is not None:
                     results.write_atomically(out / name, image)
@@ -158,14 +177,17 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
             if arms:
                 page.write(out, out)
                 console.print(f"Games to look at: {escape(str(out / page.PAGE))}")
+            if not drawn:
+                console.print("No figures were drawn: they need matplotlib, `pip install matplotlib`.")
             if images := [escape(str(out / name)) for name, image in drawn.items() if image is not None]:
                 console.print(f"Figures: {', '.join(images)}")
         return True
 
 
-def code_of(entry: Entry) -> str:
-    """A digest of the code that a run of a study imports."""
-    return source_digest([entry.module, *entry.further, program.__name__])
+def code_of(entry: Entry) -> dict[str, str]:
+    """{module: digest of its code and of what it imports} of a study, and of further modules such as a reward's."""
+    further = {module: source_digest([module]) for module in entry.further}
+    return further | {entry.module: source_digest([entry.module, program.__name__])}
 
 
 def collect_results(
@@ -175,12 +197,14 @@ def collect_results(
     seeds: Sequence[int],
     alone: bool,
     computed: Mapping[str, Mapping[str, np.ndarray]],
+    added: Sequence[int] = (),
 ) -> dict[str, Any]:
     """The arguments of `results.write`: curves and evaluations from the logs of a finished run, and computed curves."""
     curves = {arm: read_curves(out, arm, seeds, recipe.updates, alone) for arm, recipe in arms.items()}
     times = [curve.pop("seconds") for curve in curves.values()]
     # lanes of one program share their seconds; pretrained models run one after the other
-    seconds = sum(float(np.nansum(time if alone else time.mean(0))) for time in times)
+    shared = split_seeds(seeds, seeds if alone else added)
+    seconds = sum(float(np.nansum(time[np.isin(seeds, part)].mean(0))) for time in times for part in shared)
     curves |= {arm: dict(curve) for arm, curve in computed.items()}
     final = {arm: {name: f(curve) for name, f in study.derived.items()} for arm, curve in curves.items()}
     before, after = (
@@ -203,7 +227,8 @@ def check_metrics(entry: Entry, arms: Mapping[str, Recipe | Computed], names: Ma
             return a.evaluate == b.evaluate and a.measure == b.measure
         return True
 
-    known = {arm: metrics | {*study.derived} for arm, metrics in names.items() if same(arms[arm], study.all_arms[arm])}
+    stated = {arm: metrics for arm, metrics in names.items() if arm in study.all_arms}  # the arms of a sweep are not
+    known = {arm: metrics | {*study.derived} for arm, metrics in stated.items() if same(arms[arm], study.all_arms[arm])}
     for prediction in (*study.predictions, *study.checks):
         for arm in prediction.arms:
             if arm in known and prediction.metric not in known[arm]:
@@ -215,34 +240,3 @@ def check_metrics(entry: Entry, arms: Mapping[str, Recipe | Computed], names: Ma
             if metric not in every:
                 listed = ", ".join(sorted(every))
                 raise ValueError(f"{entry.name} shows the metric {metric!r}, but the first updates measured {listed}.")
-
-
-@contextlib.contextmanager
-def claim_directory(out: Path, info: dict[str, Any], head: str | None = None) -> Iterator[dict[str, Any]]:
-    """Locks a run directory, and records its study; yields the provenance of the run's first start.
-
-    `head` is the commit of a tree that was found clean.
-
-    Raises ValueError if the directory holds a run of other settings or other code, or if another process uses it.
-    """
-    kept = out / "study.json"
-    with lock_directory(out):
-        if kept.exists():
-            try:
-                old = json.loads(kept.read_text(encoding="utf-8"))
-                begun = old.pop("provenance")
-            except (ValueError, KeyError, TypeError):
-                raise ValueError(f"{kept} is damaged: name another --out.") from None
-            if old.get("code") != info["code"]:
-                raise ValueError(f"{out} holds a run of other code, begun at {begun['commit']}: name another --out.")
-            compare(out, old, info, ())
-            yield begun
-            return
-        begun = provenance() | ({"commit": head} if head else {})
-        results.write_atomically(kept, (json.dumps({**info, "provenance": begun}, indent=1) + "\n").encode())
-        try:
-            yield begun
-        except ValueError:
-            if not any(file.stat().st_size for file in out.rglob("metrics.jsonl")):
-                kept.unlink()  # the settings cannot work: the directory stays free
-            raise

@@ -14,14 +14,17 @@ import tyro
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.runs import sinks
 from jaxmarl_llm.runs.checkpoint import LAST_TWO, Keep
+from jaxmarl_llm.studies import sweep
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import Study
 from jaxmarl_llm.training.recipe import Recipe, for_pretrained
 from jaxmarl_llm.training.setup import LORA, TINY, Model
 
 Value = TypeVar("Value")
+Words = Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="")]  # the text says the default
+Word = Annotated[str, tyro.conf.arg(help_behavior_hint="")]
 # options that change no number of a run
-FREE = ("study", "frozen", "out", "checkpoint_every", "keep", "log", "games", "max_skipped")
+FREE = ("study", "frozen", "out", "checkpoint_every", "keep", "log", "games", "games_every", "max_skipped")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,31 +35,40 @@ class Settings:
     """Name of the study."""
     seeds: int = 10
     first_seed: int = 0
-    arms: tuple[str, ...] | None = None
-    """Names of arms. Default: all arms; with a pretrained model, the arm of the method."""
+    arms: Annotated[tuple[str, ...] | None, tyro.conf.arg(help_behavior_hint="")] = None
+    """Names of arms. Default: all arms; with a pretrained model or a sweep, the arm of the method."""
+    sweep: Words = ()
+    """Values of hparams, e.g. learning_rate=1e-3,3e-3,1e-2 entropy=0,0.01. Each value, or each pair of a grid, is
+    an arm, and tiny policies train them side by side. The table ends with the best value on these seeds. A sweep
+    judges no prediction."""
     model: str = TINY
-    """`tiny`, or a pretrained model: smollm2, gemma3-270m, a directory, a GGUF file or a hub id."""
-    models: tuple[str, ...] = ()
+    """`tiny`, or a pretrained model: smollm2, gemma3-270m, qwen3-0.6b to qwen3-32b, a directory, a GGUF file or a hub
+    id."""
+    models: Words = ()
     """Models of single policies, e.g. seat_0=smollm2 seat_1=gemma3-270m; other policies take --model."""
-    rank: tuple[str, ...] = ()
+    rank: Words = ()
     """Rank of a pretrained model's adapter, e.g. 8, or seat_0=8 seat_1=32; 0: all weights are trained. Default: 32."""
-    learning_rate: tuple[str, ...] = ()
+    learning_rate: Words = ()
     """E.g. 1e-4, or seat_0=1e-4. Default: the recipe's."""
-    temperature: tuple[str, ...] = ()
+    temperature: Words = ()
     """Sampling temperature, e.g. 0.7, or seat_0=0.7. Default: the recipe's."""
-    dtype: tuple[str, ...] = ()
+    dtype: Words = ()
     """float32 or bfloat16, for matrix products, the cache and a pretrained model's weights. Default: float32."""
-    attention: tuple[str, ...] = ()
+    attention: Words = ()
     """plain or fused: attention in a pretrained model's updates. Fused needs a GPU and bfloat16. Default: plain."""
+    width: int = 0
+    """Width of tiny policies; 0: the recipe's, which is 32 if it says nothing."""
+    layers: int = 0
+    """Number of layers of tiny policies; 0: the recipe's, which is 2 if it says nothing."""
     updates: int = 0
     """Number of updates; 0: the recipe's (a pretrained model: 3)."""
     groups: int = 0
     """Groups an update, for every arm; 0: the recipe's. On a mesh, a multiple of data times fsdp."""
     group_size: int = 0
     """Episodes a group, for every arm; 0: the recipe's."""
-    mesh: str = ""
+    mesh: Word = ""
     """Devices by axis, e.g. data=2,fsdp=4,tensor=2. Default: one device."""
-    rollout_mesh: str = ""
+    rollout_mesh: Word = ""
     """Further devices, by axis, that play the next games during an update. Default: play and update take turns."""
     checkpoint_every: int = 50
     keep: Keep = LAST_TWO
@@ -65,8 +77,11 @@ class Settings:
     log: tuple[str, ...] = ("tensorboard",)
     """Trackers that receive the metrics, besides the files of the run directory: tensorboard, trackio, wandb."""
     games: int = 16
-    """Number of recorded games of an arm at most, before training and again after it."""
-    out: Path = Path()
+    """Number of recorded games of an arm at most, before training and again after it; 0: all games of an update. The
+    same command with another number records the last games of a finished run again."""
+    games_every: int = 0
+    """Updates between games that are recorded in between, which cost about an update each; 0: none."""
+    out: Annotated[Path, tyro.conf.arg(help_behavior_hint="")] = Path()
     """Run directory. Default: runs/STUDY-MODEL."""
     frozen: bool = False
     """Run the frozen table (`freeze`): all arms, with the seeds of its digest."""
@@ -80,7 +95,8 @@ class Settings:
             ("seeds", 1),
             ("checkpoint_every", 1),
             ("max_skipped", 0),
-            ("games", 1),
+            ("games", 0),
+            ("games_every", 0),
             ("groups", 0),
             ("group_size", 0),
         ):
@@ -94,6 +110,10 @@ class Settings:
         others = {field.name: field.default for field in dataclasses.fields(self) if field.name not in FREE}
         if self.frozen and (given := [name for name, default in others.items() if getattr(self, name) != default]):
             raise ValueError(f"--frozen runs the frozen table as it is: leave out --{given[0].replace('_', '-')}.")
+        if self.sweep and self.profile:
+            raise ValueError("--profile runs one arm with its own hparams: leave out --sweep.")
+        if sweep.RATE in sweep.read(self.sweep) and self.learning_rate:
+            raise ValueError("--sweep and --learning-rate both give the learning rate: leave out one of them.")
 
     @property
     def tiny(self) -> bool:
@@ -149,7 +169,8 @@ ALLOWED = {"dtype": ("float32", "bfloat16"), "attention": ("plain", "fused")}
 def select_arms(settings: Settings, study: Study) -> dict[str, Recipe | Computed]:
     """{arm: recipe or computed arm} of the run. Raises ValueError for an unknown arm or policy, or a wrong option."""
     settings.check()
-    names = settings.arms if settings.arms is not None else tuple(study.arms) if settings.tiny else (study.method,)
+    every = settings.tiny and not settings.sweep
+    names = settings.arms if settings.arms is not None else tuple(study.arms) if every else (study.method,)
     unknown = [arm for arm in names if arm not in study.all_arms]
     if unknown or not names:
         what = f"has no arm {unknown[0]!r}" if unknown else "was given no arm"
@@ -158,13 +179,25 @@ def select_arms(settings: Settings, study: Study) -> dict[str, Recipe | Computed
     computed = [name for name in names if name not in arms]
     if computed and not settings.tiny:
         raise ValueError(f"The arm {computed[0]} is computed, without policies: it takes no model.")
+    if computed and settings.sweep:
+        raise ValueError(f"The arm {computed[0]} is computed, without policies: --sweep takes arms that train.")
     if not settings.tiny:
         arms = {name: for_pretrained(recipe) for name, recipe in arms.items()}
     check_policies(settings, {policy for recipe in arms.values() for policy in recipe.learners})
-    given = {name: getattr(settings, name) for name in ("updates", "groups", "group_size") if getattr(settings, name)}
-    arms = {
-        name: dataclasses.replace(recipe, **given, hparams=_hparams(settings, recipe)) for name, recipe in arms.items()
+    if (settings.width or settings.layers) and TINY not in {settings.model, *settings.sources.values()}:
+        raise ValueError("--width and --layers are of tiny policies, and a pretrained model has its own size.")
+    size = {name: getattr(settings, name) for name in ("width", "layers") if getattr(settings, name)}
+    given: dict[str, Any] = {  # those of every arm
+        name: getattr(settings, name) for name in ("updates", "groups", "group_size") if getattr(settings, name)
     }
+    arms = {
+        name: dataclasses.replace(
+            recipe, **given, size=dataclasses.replace(recipe.size, **size), hparams=_hparams(settings, recipe)
+        )
+        for name, recipe in arms.items()
+    }
+    if settings.sweep:
+        return {**sweep.sweep_arms(arms, sweep.read(settings.sweep))}
     return {name: arms.get(name, study.all_arms[name]) for name in names}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -39,9 +40,8 @@ class Paper:
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """A comparison from a paper: one question, the arms that answer it, metrics and predictions."""
+    """A comparison, mostly from a paper: one question, the arms that answer it, metrics and predictions."""
 
-    paper: Paper
     question: str
     """One short sentence, shown in the list of studies."""
     claim: str
@@ -51,6 +51,8 @@ class Study:
     """The arm of the published method, or of ours. A pretrained model trains with it unless `--arms` names others."""
     metrics: tuple[str, ...]
     """The main metrics, columns of the table: means over the last tenth of the updates, or names in `derived`."""
+    paper: Paper | None = None
+    """The paper of the method; None for an idea of one's own, whose page shows the verdicts and no status."""
     predictions: tuple[Prediction, ...] = ()
     checks: tuple[Prediction, ...] = ()
     """Statements that hold if the code is right: identities, unbiasedness, arms that cannot be paid. They are shown
@@ -77,12 +79,18 @@ class Study:
     def all_arms(self) -> dict[str, Recipe | Computed]:
         return {**self.arms, **self.extra}
 
+    @property
+    def counts(self) -> dict[str, str]:
+        """{censored metric: the metric whose rise it counts}, where `derived` has a partial function that names it."""
+        functions = {name: f for name, f in self.derived.items() if name in self.censored and isinstance(f, partial)}
+        return {name: f.keywords["metric"] for name, f in functions.items() if "metric" in f.keywords}
+
     def check(self, name: str) -> None:
         """Raises ValueError, before anything compiles, for missing or inconsistent fields. `name` is the study's."""
         empty = [field for field in ("question", "claim", "arms", "metrics") if not getattr(self, field)]
         if empty:
             raise ValueError(f"The study {name} must state {', '.join(empty)}.")
-        if not self.paper.url.startswith("https://"):
+        if self.paper is not None and not self.paper.url.startswith("https://"):
             raise ValueError(f"The paper of the study {name} needs a link, got {self.paper.url!r}.")
         known = ", ".join(self.arms)
         if self.method not in self.arms:
@@ -99,6 +107,8 @@ class Study:
                     f"{name} predicts {prediction}, but not whose prediction it is: give source='paper', 'theory' or "
                     "'pilot', and where (the place, the derivation, the seeds). A statement that must hold is a check."
                 )
+            if prediction.source == "paper" and self.paper is None:
+                raise ValueError(f"{name} predicts {prediction} of a paper, and names none: give paper=Paper(...).")
         for check in self.checks:
             if check.source is not None or check.condition:
                 raise ValueError(f"{check} of {name} is a check, which has no source and is no condition.")

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -36,7 +36,7 @@ class Options:
     """Must be given: a single study runs by its name."""
     out: Path = Path("runs")
     """The folder of the run directories."""
-    into: Path | None = None
+    into: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="")] = None
     """The folder of the package in another checkout, whose results and pages are written. Default: this one's."""
     why: str = "Predictions were sorted by source and frozen; the table ran on seeds that nobody had seen."
     """Why a former table is replaced."""

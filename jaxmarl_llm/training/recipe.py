@@ -33,7 +33,7 @@ from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training.estimator import check_advantage
 from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.optimiser import check_optimiser
-from jaxmarl_llm.training.records import AdvantageFn, Arranged, Common, Snapshots
+from jaxmarl_llm.training.records import NEW, TINY_SIZE, AdvantageFn, Arranged, Common, Snapshots, TinySize
 from jaxmarl_llm.training.update import Optimiser, OptimiserFn
 
 SNAPSHOT, INITIAL, AVERAGE = "snapshot", "initial", "average"
@@ -130,6 +130,8 @@ class Recipe:
     masked: bool = True
     """True: only legal answers can be sampled. False: the game must define the effect of an illegal answer
     (wrappers.Illegal)."""
+    size: TinySize = dataclasses.field(default=TINY_SIZE, metadata=NEW)
+    """The size of tiny policies, unless a `Model` has its own."""
     tokenizer: Callable[[Any], Any] = lambda game: SymbolTokenizer(strings(game))
     """(game) -> the tokenizer of its tiny policies."""
     budget: int | tuple[int, ...] = 8

@@ -26,6 +26,29 @@ class Snapshots(NamedTuple):
     every: int = 10
 
 
+NEW = {"described": "if changed"}  # metadata of a field that is younger than settings of published results
+WIDTHS, LAYERS = range(8, 1025, 8), range(1, 33)
+
+
+@dataclasses.dataclass(frozen=True)
+class TinySize:
+    """The size of a tiny policy: the width of its layers, which have 4 heads and an MLP of twice the width, and their
+    number. Raises ValueError for a size that cannot work."""
+
+    width: int = 32
+    layers: int = 2
+
+    def __post_init__(self):
+        if self.width not in WIDTHS or self.layers not in LAYERS:
+            raise ValueError(
+                f"A tiny policy has a width of 8 to {WIDTHS[-1]}, a multiple of 8, and 1 to {LAYERS[-1]} layers, got "
+                f"width {self.width!r} and {self.layers!r} layers."
+            )
+
+
+TINY_SIZE = TinySize()
+
+
 @dataclasses.dataclass(frozen=True)
 class Common:
     """A warm start of tiny policies: one policy imitates the scripts of these line-ups in all seats that learners take.

@@ -26,11 +26,10 @@ from jaxmarl_llm.training.frozen import seat_frozen
 from jaxmarl_llm.training.host_games import host_rollout
 from jaxmarl_llm.training.optimiser import check_steps
 from jaxmarl_llm.training.recipe import Parts, Recipe
-from jaxmarl_llm.training.records import Common
+from jaxmarl_llm.training.records import NEW, TINY_SIZE, Common, TinySize
 from jaxmarl_llm.training.update import Optimiser
 
 TINY, TINY_BASE = "tiny", "tiny_base"
-TINY_WIDTH = 32
 LORA = Lora(32, 64.0, ("*",))
 
 
@@ -48,6 +47,13 @@ class Model:
     """The type of products and cache, and of a pretrained model's frozen weights; trained weights are float32."""
     attention: Literal["plain", "fused"] = "plain"
     """The attention of a pretrained model, as in `config.Dtypes`."""
+
+    size: TinySize | None = dataclasses.field(default=None, metadata=NEW)
+    """The size of a tiny policy; None is the recipe's."""
+
+    def __post_init__(self):
+        if self.size is not None and self.source not in (TINY, TINY_BASE):
+            raise ValueError(f"size is of tiny policies, and {self.source} has its own: leave it out.")
 
     @property
     def adapted(self) -> bool:
@@ -78,9 +84,9 @@ def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Ca
         together.setdefault((model.source, "" if model.adapted else name), []).append(name)
     load = cache(partial(load, sharding=partial(sharding.leaf, mesh=mesh)))
     for (source, policy), names in together.items():
-        if len({(chosen[name].dtype, chosen[name].attention) for name in names}) > 1:
+        if len({(chosen[name].dtype, chosen[name].attention, chosen[name].size) for name in names}) > 1:
             raise ValueError(
-                f"Policies with adapters on {source} share its weights: give them one dtype and attention."
+                f"Policies with adapters on {source} share its weights: give them one dtype, attention and size."
             )
         policy_sets[policy or source], params = _policy_set(
             recipe, [chosen[name] for name in names], tuple(names), load
@@ -89,6 +95,7 @@ def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Ca
             base[policy or source] = sharding.place(params, mesh) if source == TINY_BASE else params
     if base and isinstance(recipe.warm_start, Recipe | Common):
         raise ValueError("Only tiny policies begin where another recipe ended, or as copies of one that imitates.")
+    check_sizes(recipe, policy_sets)
     first = chosen[recipe.learners[0]] if recipe.learners else Model()
     dtypes = Dtypes(first.dtype, first.dtype, first.dtype)
     seat_frozen(recipe, policy_sets, base, load, dtypes, mesh, compiled=not on_host)
@@ -163,15 +170,24 @@ def check_mesh(rollout: Any, mesh: Any) -> None:
         sharding.check_groups(mesh, len(layout.assignments))
 
 
-def tiny(vocabulary: int) -> Config:
-    """The configuration of a tiny policy: two layers of width 32, 512 positions."""
-    return Config(vocabulary, TINY_WIDTH, 64, 2, 4, 4, 8, max_position_embeddings=512)
+def check_sizes(recipe: Recipe, policy_sets: Mapping[str, PolicySet]) -> None:
+    """Raises ValueError if tiny policies that begin as copies of one differ in size."""
+    sizes = {(x.config.hidden_size, x.config.num_hidden_layers) for x in policy_sets.values()
+             if x.config is not None and not x.loras}  # fmt: skip
+    if recipe.warm_start and not isinstance(recipe.warm_start, Recipe) and len(sizes) > 1:
+        raise ValueError("Tiny policies imitate as one policy of one size before training: give all models one size.")
+
+
+def tiny(vocabulary: int, size: TinySize = TINY_SIZE) -> Config:
+    """The configuration of a tiny policy, with 512 positions."""
+    width = size.width
+    return Config(vocabulary, width, 2 * width, size.layers, 4, 4, width // 4, max_position_embeddings=512)
 
 
 def small(policy_sets: Mapping[str, PolicySet]) -> bool:
     """True if no policy is larger than a tiny one; optimised compilation then costs more time than it saves."""
     return all(
-        policies.config is None or policies.config.hidden_size <= TINY_WIDTH for policies in policy_sets.values()
+        policies.config is None or policies.config.hidden_size <= TINY_SIZE.width for policies in policy_sets.values()
     )
 
 
@@ -189,7 +205,7 @@ def _policy_set(
     if models[0].source in (TINY, TINY_BASE):
         tokens = recipe.tokenizer(recipe.game)
         dtypes = Dtypes("float32", models[0].dtype, models[0].dtype)
-        config = dataclasses.replace(tiny(tokens.vocab_size), dtypes=dtypes)
+        config = dataclasses.replace(tiny(tokens.vocab_size, models[0].size or recipe.size), dtypes=dtypes)
         if models[0].source == TINY:
             return PolicySet(tokens, names, config, None, sampling, masked), None
         if loras is None:

@@ -7,6 +7,7 @@ defines an update.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from flax import struct
 
 from jaxmarl_llm.devices import compiling, sharding
 from jaxmarl_llm.devices.compiling import OFTEN
+from jaxmarl_llm.devices.distributed import is_main_process
 from jaxmarl_llm.environments.bridges.python_games import HostGame
 from jaxmarl_llm.keys import EVALUATE, SHOW, UPDATE, key_for
 from jaxmarl_llm.models import loading
@@ -66,6 +68,8 @@ class Trainer:
     The weights that play are then one update old (counted by `metrics["stale"]`). Log-probabilities of sampled tokens
     stay exact, and the loss must correct by importance weights. States are `Ahead`.
 
+    A wait for compilation is explained on stderr, once for `init` and once for `update`, unless `quiet`.
+
     With `load=loading.abstract` a trainer can be lowered but not run. Raises ValueError, before anything compiles, for
     settings that cannot work.
     """
@@ -80,6 +84,7 @@ class Trainer:
         rollout_mesh: str = "",
         load: Callable[..., loading.Loaded] = loading.load,
         max_skipped: int = 10,
+        quiet: bool = False,
     ):
         if len(hparams) != len(seeds):
             raise ValueError(f"Each run has hparams and a seed: got {len(hparams)} hparams and {len(seeds)} seeds.")
@@ -104,6 +109,7 @@ class Trainer:
             self.parts = dataclasses.replace(self.parts, ahead=True)
             self.rollout_mesh = playing, sharding.place(self.base, playing)
         self.seeds = tuple(seeds)
+        self._unexplained = {"init", "update"} if is_main_process() and not quiet else set()
         self.keys = jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))
         tokens = begin.tokens_of(self.parts) if self.tiny and not self.on_host else 0
         self.watch = Watch(None if self.on_host else recipe.game, [f"seed {seed}" for seed in seeds], max_skipped)
@@ -158,9 +164,10 @@ class Trainer:
         is the result of `init_tiny`, if it is known.
         """
         self.watch.begin()
-        tiny = self.init_tiny() if tiny is None else tiny
-        with sharding.use(self.mesh):  # placed, since leaves that depend on no weights have no sharding yet
-            state = sharding.place(self.programs.init(self.base, self.keys, tiny), self.mesh)
+        with self._explain("init", "compiling and making the first policies"):
+            tiny = self.init_tiny() if tiny is None else tiny
+            with sharding.use(self.mesh):  # placed, since leaves that depend on no weights have no sharding yet
+                state = sharding.place(self.programs.init(self.base, self.keys, tiny), self.mesh)
         for number in range(self.recipe.warm_start_updates if self.recipe.warm_start and not self.tiny else 0):
             state, metrics = self.programs.imitate(self.base, self.keys, state, jnp.int32(number))
             on_step(number, metrics)
@@ -204,9 +211,17 @@ class Trainer:
 
         Raises NonFiniteError once a run has skipped `max_skipped` updates in a row (0: never), one update later.
         """
-        state, metrics = self._dispatch(state, number)
+        first = "playing the first games and compiling the update" if self.on_host else "compiling the update"
+        with self._explain("update", first):
+            state, metrics = self._dispatch(state, number)
         self.watch(number, metrics, state)
         return state, without_places(metrics)
+
+    def _explain(self, call: str, text: str) -> contextlib.AbstractContextManager:
+        """Explains the wait of the first call of a method."""
+        first = call in self._unexplained
+        self._unexplained.discard(call)
+        return compiling.announce(text) if first else contextlib.nullcontext()
 
     def _dispatch(self, state: Any, number: int) -> tuple[Any, Metrics]:
         hparams, at = self.hparams_at(number), jnp.int32(number)

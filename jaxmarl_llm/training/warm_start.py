@@ -81,6 +81,7 @@ def warm_start_of(recipe: Recipe) -> tuple:
         recipe.warm_start_updates,
         recipe.warm_start_deal,
         recipe.learners,
+        recipe.size,
         taken_seats(recipe, recipe.learners).tolist(),
     )
     return *imitation, recipe.game, recipe.tokenizer, recipe.budget, recipe.sampling, recipe.masked, recipe.remat

@@ -1,6 +1,7 @@
-"""Renders the page of a run's games anew, also while the run lasts: RUN/games.html.
+"""Renders the page of a run's games anew, also while the run lasts, or one page of several runs.
 
 python -m jaxmarl_llm.view runs/demo
+python -m jaxmarl_llm.view runs/demo runs/other --out runs/both
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from jaxmarl_llm.view.page import MOST, write
 
 def main() -> None:
     parser = argparse.ArgumentParser("python -m jaxmarl_llm.view", description=__doc__.partition("\n")[0])
-    parser.add_argument("run", type=Path, help="a run directory, or one that holds several")
+    parser.add_argument("runs", type=Path, nargs="+", metavar="run", help="a run directory, or one that holds several")
+    parser.add_argument("--out", type=Path, help="the folder of games.html (the first run)")
     parser.add_argument("--games", type=int, default=MOST, help="most games of the page (%(default)s)")
     given = parser.parse_args()
     try:
-        file, shown, total = write(given.run, given.run, given.games)
+        file, shown, total = write(given.runs, given.out or given.runs[0], given.games)
     except (ValueError, OSError) as error:
         parser.exit(2, f"error: {error}\n")
     print(f"{file}: {shown} of {total} games; open it in a browser.")

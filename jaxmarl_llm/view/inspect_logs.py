@@ -89,15 +89,14 @@ def log_of(games: Sequence[Game], moment: str) -> dict[str, Any]:
 def _sample(game: Game, number: int) -> dict[str, Any]:
     """A seat of a game as a sample."""
     seat = game["seats"][number]
-    answers = iter(seat["answers"])
+    answers = {answer["message"]: answer for answer in seat["answers"]}
     messages: list[dict[str, Any]] = []
     heard: list[dict[str, Any]] = []
     output: dict[str, Any] = {"model": seat["policy"], "choices": []}
     for message, turn in zip(seat["messages"], seat["turns"], strict=True):
         about: dict[str, Any] = {"turn": turn}
         shown = {**message, "id": f"{game['game']}-{number}-{len(messages)}", "metadata": about}
-        if message["role"] == "assistant":
-            answer = next(answers)
+        if answer := answers.get(len(messages)):
             about |= {name: answer[name] for name in ("action", "reward", "tokens")}
             shown |= {"source": "generate", "model": seat["policy"]}
             output["choices"] = [{"message": shown, "stop_reason": "stop", "logprobs": _logprobs(answer["tokens"])}]

@@ -2,21 +2,30 @@
 
     study, arm, seed, update   which run; `update` counts the updates made before the game
     game, group, member        index in the batch; the games of a group are siblings: they start alike
+    right, note                the right answer to the deal, and the game's note on it, where a game has them
     seats                      by seat:
       policy                   name of the policy or of the scripted player
+      role                     the seat's role in its first turn, a name of the game's
       reward, components       sum of the game's rewards; {component: sum}
       measured                 {measure: sum}, facts that are not paid; absent in a game without
       messages                 all that the seat was told and said, as OpenAI messages: [{"role", "content"}]; none of a
-                               scripted player, whose text is not recorded
+                               scripted player, whose text is not recorded. A game's rules are the system message
       turns                    for each message the turn in which it was said, or before which it was told
-      answers                  for each message of the assistant, in order:
+      dialogues                for a program that held several in this seat: their beginnings, as places in `messages`
+      answers                  for each answer of the policy, in order:
         turn, action, reward   -1: no legal action; the reward paid to the seat for this turn
-        tokens                 [{"text"}], and of a token that was sampled, not forced by the grammar:
+        message                its place in `messages`
+        role                   its role, where it is another than the seat's
+        means                  the name of its action, in a game whose answers are labels
+        cut                    the budget in tokens, the end included, if the answer used it up before it ended
+        tokens                 [{"text"}], `end` for the token that ends answers, and of a token that was sampled, not
+                               forced by grammar or budget:
           logp                 natural logarithm of its probability as it was sampled (float32, exactly)
           entropy              of the distribution it was drawn from, nats
           advantage            that an update would give it; absent under a step of a recipe's own
           top                  [[text, probability]]: the most probable legal tokens there, at most `examine.MOST`
         values                 [[answer, value]]: the exact value of every legal action, in games with a small tree
+      acts                     of a scripted player in place of answers: turn, action, reward, role, means, values
 
 A value is the mean reward of the seat over the whole game with this action, given all that it was told. All seats then
 play on as the present policies do (`solve.action_values`). A character whose bytes are split
@@ -26,9 +35,8 @@ among its tokens.
 
 from __future__ import annotations
 
-import codecs
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,25 +44,36 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxmarl_llm.environments.bridges.agent_programs import AgentProgram
+from jaxmarl_llm.environments.bridges.prompts import Prompts
+from jaxmarl_llm.environments.bridges.python_games import HostGame
 from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.evaluation.exact import solve
 from jaxmarl_llm.evaluation.exact.policy_table import tabulate
-from jaxmarl_llm.rollout.layout import RowLayout
-from jaxmarl_llm.rollout.policy import NEVER
-from jaxmarl_llm.text.grammar import TokenTables, options_of
-from jaxmarl_llm.text.tokenizers import Tokenizer
+from jaxmarl_llm.rollout.names import name_text
+from jaxmarl_llm.text.grammar import options_of
 from jaxmarl_llm.text.visible import visible
-from jaxmarl_llm.training.examine import Examined, Look
+from jaxmarl_llm.training.examine import Examined
+from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.view import page
+from jaxmarl_llm.view.rows import plain, read
 
 LARGEST = 1000  # histories of a game whose values are computed
+LONGEST = 300  # characters of a field of a question in a note
 Game = dict[str, Any]
 Values = dict[tuple[int, int, int], list]  # by episode, seat and turn
 
 
+def count_games(recipe: Recipe, limit: int) -> int:
+    """The number of games of a batch that are recorded: whole groups within `limit`, or part of one group; 0: all."""
+    games = recipe.groups * recipe.group_size
+    shown = min(limit or games, games)
+    return shown - shown % recipe.group_size if shown > recipe.group_size else shown
+
+
 def recorder(trainer: Trainer) -> Callable[[Any, Mapping[int, Mapping[str, Any]], int], list[list[Game]]]:
-    """record(state, runs, limit): by run its games, as many whole groups as `limit` games allow, or part of one group.
+    """record(state, runs, limit): by run its games, as many as `count_games` says.
 
     `runs` is {run of the trainer: the fields study, arm, seed, update}.
     """
@@ -62,10 +81,8 @@ def recorder(trainer: Trainer) -> Callable[[Any, Mapping[int, Mapping[str, Any]]
 
     def record(state: Any, runs: Mapping[int, Mapping[str, Any]], limit: int) -> list[list[Game]]:
         update = next(iter(runs.values()))["update"]
-        batch, size = jax.device_get(trainer.examine(state, tuple(runs), update)), trainer.recipe.group_size
-        shown = min(limit, trainer.recipe.groups * size)
-        if shown > size:
-            shown -= shown % size
+        batch = jax.device_get(trainer.examine(state, tuple(runs), update))
+        shown = count_games(trainer.recipe, limit)
         games = []
         for i, (run, about) in enumerate(runs.items()):
             examined = jax.tree.map(lambda x, i=i: x[i], batch)
@@ -95,116 +112,82 @@ def game_of(
     """The record of one game of one run, played by `rollout`; `values` is {(episode, seat, turn): the field of this
     name}."""
     episodes, (group, member) = examined.trajectory.episodes, divmod(episode, rollout.lineup.group_size)
+    moves = Extras(game).moves if len(Extras(game).moves) == game.actions else ()
     seats: list[Game] = []
     for seat, policy in enumerate(rollout.lineup.seats[group]):
         paid = episodes.reward[episode, :, seat]
         reward = {name: plain(x) for name, x in zip(game.components, paid.sum(0), strict=True)}
-        seats.append({"policy": policy, "reward": plain(paid.sum()), "components": reward})
+        roles = {int(t): name for t in np.flatnonzero(episodes.acted[episode, :, seat])
+                 if (name := role_in(game, episodes, episode, int(t), seat))}  # fmt: skip
+        seats.append({"policy": policy, **({"role": next(iter(roles.values()))} if roles else {})})
+        seats[-1] |= {"reward": plain(paid.sum()), "components": reward}
         if episodes.measured is not None:
             facts = zip(Extras(game).measures, episodes.measured[episode, :, seat].sum(0), strict=True)
             seats[-1]["measured"] = {name: plain(x) for name, x in facts}
         seats[-1] |= {"messages": [], "turns": [], "answers": []}
-        for name, rows in rollout.row_of.items():
-            if (row := rows[episode, seat]) >= 0:
-                seats[-1] |= read(rollout.layouts[name], examined, name, int(row))
-        for answer in seats[-1]["answers"]:
-            at = answer["turn"]
-            answer |= {"action": int(episodes.action[episode, at, seat]), "reward": plain(paid[at].sum())}
+        for name in rollout.row_of:
+            add_dialogues(seats[-1], rollout, examined, name, episode, seat)
+        if not seats[-1]["messages"]:
+            turns = np.flatnonzero(episodes.acted[episode, :, seat]).tolist()
+            seats[-1]["acts"] = [{"turn": t, "action": int(episodes.action[episode, t, seat])} for t in turns]
+        for act in (*seats[-1]["answers"], *seats[-1].get("acts", ())):
+            at, legal = act["turn"], episodes.legal[episode, act["turn"], seat]
+            act["reward"] = plain(paid[at].sum())
+            if roles.get(at) != seats[-1].get("role"):
+                act["role"] = roles[at]
+            if moves and legal.sum() > 1 and act["action"] >= 0:  # a message is the only action of its turn
+                act["means"] = moves[act["action"]]
             if (episode, seat, at) in values:
-                answer["values"] = values[episode, seat, at]
-    return {**about, "game": episode, "group": group, "member": member, "seats": seats}
-
-
-def read(layout: RowLayout, examined: Examined, name: str, row: int) -> dict[str, Any]:
-    """The messages, turns and answers of a row."""
-    rows, tokenizer = examined.trajectory.rows[name], layout.policy_set.tokenizer
-    prompt, seat, episode = rows.prompt[row], rows.seat[row], rows.episode[row]
-    before, length = rows.prompts.length[prompt], rows.length[row]
-    tokens = np.concatenate([rows.prompts.tokens[prompt, :before], rows.tokens[row, :length]])
-    turn = np.concatenate([np.zeros(before, int), rows.turn[row, :length]])
-    number = {
-        int(before + at): i for i, at in enumerate(examined.looks[name].sampled.at[row]) if rows.loss_mask[row, at]
+                act["values"] = values[episode, seat, at]
+    return {
+        **about,
+        "game": episode,
+        "group": group,
+        "member": member,
+        **deal_of(game, examined, episode),
+        "seats": seats,
     }
-    told = int(examined.rules[name][prompt])
-    markers, begin = tokenizer.markers, len(tokenizer.markers.before_rules)
-    at, marker = begin + told, markers.hear_first
-    messages, turns, answers = [{"role": "system", "content": text(tokenizer, tokens[begin:at])}], [0], []
-
-    def hear(until: int, now: int) -> None:
-        if at < until:
-            messages.append({"role": "user", "content": text(tokenizer, tokens[at + len(marker) : until])})
-            turns.append(now)
-
-    for t in np.flatnonzero(examined.trajectory.episodes.acted[episode, :, seat]).tolist():
-        first, end = np.searchsorted(turn, [t, t + 1]).tolist()
-        action = int(examined.trajectory.episodes.action[episode, t, seat])
-        sampled = examined.looks[name].sampled.grammar_state[row]
-        states = {place: int(sampled[i]) for place, i in number.items() if first <= place < end}
-        start = answer_start(layout.tables, tokens, first, end, action, states)
-        hear(start - len(markers.speak), t)
-        said = tokens[start : end - (tokens[end - 1] == tokenizer.end)]
-        messages.append({"role": "assistant", "content": text(tokenizer, said)})
-        turns.append(t)
-        listed: list[dict[str, Any]] = [{"text": piece} for piece in texts(tokenizer, tokens[start:end])]
-        for place, token in enumerate(listed, start):
-            if place in number:
-                token |= token_numbers(tokenizer, examined.looks[name], row, number[place])
-                if name in examined.advantage:
-                    token["advantage"] = plain(examined.advantage[name][row, number[place]])
-        answers.append({"turn": t, "action": 0, "reward": 0.0, "tokens": listed})
-        at, marker = end, markers.hear
-    hear(len(tokens), int(turn[-1]))
-    return {"messages": messages, "turns": turns, "answers": answers}
 
 
-def answer_start(
-    tables: TokenTables, tokens: np.ndarray, first: int, end: int, action: int, states: Mapping[int, int]
-) -> int:
-    """The place of the answer's first token among the tokens [first, end) of a turn, which hold the texts told to the
-    seat, then its answer.
-
-    `states` are the grammar states of the sampled tokens {place: state}. The answer begins at the last place from which
-    the grammar leads to the first sampled token. An answer that was forced as a whole leads to its end, with `action`,
-    instead; `action` is read for such an answer only.
-    """
-    goal = min(states, default=end)
-    starts = np.unique(tables.start).tolist()
-    for begin in range(goal, first - 1, -1):
-        for state in starts:
-            for token in tokens[begin:goal].tolist():
-                state = int(tables.next[state, tables.token_class[token]])
-            if state == states[goal] if states else tables.ended[state] and tables.action[state] == action:
-                return begin
-    return goal
+def role_in(game: Any, episodes: Any, episode: int, turn: int, seat: int) -> str:
+    """The role of a seat in a turn; the seats of a program are roles themselves, and other host games have none."""
+    if isinstance(game, HostGame):
+        return game.seats[seat] if isinstance(game, AgentProgram) else ""
+    return game.roles[int(episodes.role[episode, turn, seat])]
 
 
-def token_numbers(tokenizer: Tokenizer, look: Look, row: int, i: int) -> dict[str, Any]:
-    """The numbers of sampled token i of a row."""
-    top = [
-        [text(tokenizer, [token]), float(f"{np.exp(logp):.5g}")]
-        for token, logp in zip(look.token[row, i].tolist(), look.logp[row, i], strict=True)
-        if logp > NEVER / 2
-    ]
-    return {"logp": plain(look.sampled.behaviour_logp[row, i]), "entropy": plain(look.entropy[row, i]), "top": top}
+def add_dialogues(record: Game, rollout: Any, examined: Examined, name: str, episode: int, seat: int) -> None:
+    """Adds the dialogues of a seat in a policy set's rows, the earliest answer first; a program can hold several."""
+    first, rows = int(rollout.row_of[name][episode, seat]), examined.trajectory.rows[name]
+    if first < 0:
+        return
+    mine = (rows.episode == episode) & (rows.seat == seat) & (rows.length > 0)
+    further = [row for row in np.flatnonzero(mine).tolist() if row >= len(rollout.layouts[name].episode)]
+    dialogues = [read(rollout.layouts[name], examined, name, row) for row in (first, *further)]
+    dialogues.sort(key=lambda dialogue: dialogue["answers"][0]["turn"] if dialogue["answers"] else 0)
+    if len(dialogues) > 1:
+        lengths = [len(dialogue["messages"]) for dialogue in dialogues]
+        record["dialogues"] = [sum(lengths[:i]) for i in range(len(lengths))]
+    for dialogue in dialogues:
+        for answer in dialogue["answers"]:
+            answer["message"] += len(record["messages"])
+        for field, values in dialogue.items():
+            record[field] += values
 
 
-def plain(x: Any) -> float | None:
-    """A float32 as the shortest decimal number that is read back as the same float32; None if it is not finite."""
-    return float(str(np.float32(x))) if np.isfinite(x) else None
-
-
-def texts(tokenizer: Tokenizer, ids: Sequence[int] | np.ndarray) -> Iterator[str]:
-    """The text of each token: control tokens by name, bytes that are not UTF-8 as U+FFFD."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    for at, token in enumerate(ids, 1):
-        data = tokenizer.token_bytes[token]
-        final = data is None or at == len(ids)
-        name = tokenizer.decode([int(token)]) if data is None else ""
-        yield decoder.decode(data or b"", final) + name
-
-
-def text(tokenizer: Tokenizer, ids: Sequence[int] | np.ndarray) -> str:
-    return "".join(texts(tokenizer, ids))
+def deal_of(game: Any, examined: Examined, episode: int) -> dict[str, str]:
+    """Facts on the deal that no seat is told: the right answer, and the game's note."""
+    extras, group = Extras(game), int(examined.trajectory.episodes.group[episode])
+    if isinstance(game, Prompts):
+        name = int(examined.trajectory.episodes.told[episode, 0, 0])
+        question = next(q for q in game.training if name_text(str(q.messages)) == name)
+        note = "; ".join(f"{field}: {str(value)[:LONGEST]}" for field, value in question.fields.items())
+        return {"note": note} if note else {}
+    if isinstance(game, HostGame) or not jax.tree.leaves(examined.start):
+        return {}
+    state = jax.tree.map(lambda x: x[group], examined.start)
+    facts = {"right": extras.right_answer, "note": extras.note}
+    return {name: tell(state) for name, tell in facts.items() if tell is not None}
 
 
 def exact_values(trainer: Trainer) -> Callable[[dict, Examined, int], Values] | None:
@@ -250,6 +233,17 @@ def exact_values(trainer: Trainer) -> Callable[[dict, Examined, int], Values] | 
                 node = child.get((node, int(action[seat])))
         return values_of_turns
 
+    return values
+
+
+def token_values(games: Iterable[Game]) -> dict[str, list[float]]:
+    """{name/policy: the numbers of all sampled tokens} for entropy (nats), logp and advantage, where they are known."""
+    values: dict[str, list[float]] = {}
+    for seat in (seat for game in games for seat in game["seats"]):
+        for token in (token for answer in seat["answers"] for token in answer["tokens"]):
+            for name in ("entropy", "logp", "advantage"):
+                if token.get(name) is not None:
+                    values.setdefault(f"{name}/{seat['policy']}", []).append(token[name])
     return values
 
 

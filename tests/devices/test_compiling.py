@@ -1,5 +1,7 @@
 """Levels of optimisation: who gets which."""
 
+import time
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -68,3 +70,15 @@ def test_within_another_program_it_has_no_options_of_its_own(monkeypatch, half):
     assert (jax.jit(lambda x: program(2, x) + 1)(x) == 2 * x + 1).all() and (program(2, x) == 2 * x).all()
     assert (jax.jit(lambda y: program(2, x) + y)(x) == 3 * x).all()  # which is given nothing of that program
     assert jax.eval_shape(lambda: program(2, x)).shape == x.shape
+
+
+def test_a_wait_is_explained_when_it_is_long(monkeypatch, capsys):
+    monkeypatch.setattr(compiling, "PATIENCE", 0.05)
+    with compiling.announce("compiling the quick one"):
+        pass
+    with pytest.raises(ZeroDivisionError), compiling.announce("compiling the wrong one"):
+        raise ZeroDivisionError
+    assert capsys.readouterr() == ("", "")
+    with compiling.announce("compiling the long one"):
+        time.sleep(0.2)
+    assert capsys.readouterr() == ("", "compiling the long one ...\ncompiling the long one took 0 s\n")

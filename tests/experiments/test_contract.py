@@ -36,12 +36,13 @@ names = pytest.mark.parametrize("module", MODULES, ids=lambda module: module.rpa
 def test_a_study_can_be_judged_and_says_its_command_and_its_paper(module):
     name, _, study, _ = registry.load_module(module)
     told = catalogue.outline(Path(*module.split(".")).with_suffix(".py"))
-    assert told == (study.question, study.paper.title, study.paper.url, str(study.paper.year))
+    paper = (study.paper.title, study.paper.url, str(study.paper.year)) if study.paper else ("", "", "")
+    assert told == (study.question, *paper)
     for recipe in study.recipes.values():
         recipe.check()
     text = importlib.import_module(module).__doc__
     assert f"python -m {PACKAGE} {'NAME' if name.startswith('_') else name} " in text
-    assert study.paper.url in text.replace("\n", "")
+    assert paper[1] in text.replace("\n", "")
     assert len(study.question) < 100
 
 

@@ -3,7 +3,9 @@
 import json
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
+import huggingface_hub.constants
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -14,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.models.hf_config import canonical
 from jaxmarl_llm.rl.masked import Mean
+from jaxmarl_llm.rollout.policy_files import load_policy
 from jaxmarl_llm.training.update import Optimiser, update
 from tests.support.families import FAMILIES, ODD, by_their_name, in_transformers
 from tests.support.families import weights as random_weights
@@ -216,6 +219,22 @@ def test_unknown_sources_are_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="cannot be written"):
         loading.save(tmp_path / "file" / "model", CONFIG, random_weights(CONFIG))
+
+
+@pytest.mark.parametrize("read", [loading.load, loading.locate, load_policy])
+def test_a_short_name_stands_for_an_id_of_the_hub(read, monkeypatch):
+    """Without a connection it is one sentence, which names both; a name that is nearly known is told."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ValueError, match=r"qwen3-1\.7b, the hub's Qwen/Qwen3-1\.7B, is no directory and could not be"):
+        read("qwen3-1.7b")
+    with pytest.raises(ValueError, match=r"Unknown model 'qwen3-1\.7': .* Did you mean qwen3-1\.7b\?$"):
+        read("qwen3-1.7")
+
+
+def test_a_directory_with_a_short_name_counts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "qwen3-0.6b").mkdir()
+    assert loading.locate("qwen3-0.6b") == Path("qwen3-0.6b")
 
 
 def test_save_never_replaces_and_never_leaves_half(tmp_path, params):

@@ -166,12 +166,24 @@ def test_playing_alone_agrees_with_its_program(tmp_path, recipe):
         ({"mesh": "rows=2"}, "A mesh is written as data=2,fsdp=4"),
         ({"mesh": "data=4", "groups": 3}, "does not divide over 4 devices"),
         ({"model": "qwen9"}, "Unknown model 'qwen9'"),
+        ({"width": 64}, "--width and --layers are of tiny policies"),
+        ({"model": "tiny", "width": 30}, "A tiny policy has a width of 8 to 1024"),
     ],
 )
 def test_what_cannot_be_planned_is_said_before_anything_compiles(tmp_path, change, message):
     settings = dataclasses.replace(Settings("mars", directory(tmp_path, SMALL), device="h100"), **change)
     with pytest.raises(ValueError, match=re.escape(message)):
         plan.plan(settings, study_of(settings), Console(quiet=True))
+
+
+def test_the_plan_of_tiny_policies_knows_their_size():
+    text = io.StringIO()
+    settings = Settings("mars", "tiny", device="h100", width=64, layers=3)
+    plan.plan(settings, study_of(settings), Console(file=text, width=200))
+    assert "mars with tiny in bfloat16 on 1 x h100" in text.getvalue() and "all weights trained" in text.getvalue()
+    assert "4 groups of 8" in text.getvalue() and "Expected: " in text.getvalue()  # the study's own size
+    (job,) = planned(settings)[1]
+    assert (job.config.hidden_size, job.config.num_hidden_layers, len(job.loras)) == (64, 3, 0)
 
 
 def test_the_plan_of_a_device_too_small_says_what_would_fit(tmp_path, monkeypatch):

@@ -41,16 +41,16 @@ def test_numbers_that_are_not_finite_say_nothing():
 
 
 def test_seeds_and_policies_are_watched_apart_and_told_together():
-    monitor, found = Monitor([Rule("x", 1.0, "too much", updates=2)]), []
+    monitor, found = Monitor([Rule("x", 1.0, "too much", updates=2, do="Stop.")]), []
     for step in range(2):
         for seed in range(3):
             found += monitor.see(step, seed, {"x/a": 2.0, "x/b": 0.0 if seed else 3.0})
     assert [(w.seed, w.metric, w.value) for w in found] == [(0, "x/a", 2), (0, "x/b", 3), (1, "x/a", 2), (2, "x/a", 2)]
     assert sentences(found, 3) == [
-        "Warning, update 2: x/a of seed 0, 1, 2 is 2, 2, 2 (too much).",
-        "Warning, update 2: x/b of seed 0 is 3 (too much).",
+        "Warning, update 2: x/a of seed 0, 1, 2 is 2, 2, 2 (too much). Stop.",
+        "Warning, update 2: x/b of seed 0 is 3 (too much). Stop.",
     ]
-    assert sentences([Warned(0, 0, "x", 2.0, 1.0, 1.0, "too much")], 1) == ["Warning, update 1: x is 2 (too much)."]
+    assert sentences([Warned(0, 0, "x", 2.0, 1.0, 1.0, "too much", "")], 1) == ["Warning, update 1: x is 2 (too much)."]
 
 
 SOUND = {"skipped": 0, "left_out": 0, "entropy": 1.0, "length": 10.0, "full": 0.1, "repeated": 0.1, "kl": 0.01}
@@ -63,3 +63,11 @@ SICK |= {"approximate_kl": 0.5, "ratio": 3.0, "clipped": 0.7, "truncated": 0.7}
 def test_every_rule_knows_the_sick_from_the_sound(rule):
     assert warned([SOUND[rule.metric]] * 9, rule, rule.metric) == []
     assert warned([SOUND[rule.metric]] * 3 + [SICK[rule.metric]] * 5, rule, rule.metric) == [2 + rule.updates]
+    assert rule.do.endswith(".")
+
+
+def test_a_policy_that_began_at_random_does_not_drift():
+    """Its entropy falls because it learns; a ratio that is off is a fault of any policy."""
+    monitor, rows = Monitor(drift=False), [SOUND] * 3 + [SICK] * 5
+    found = {warned.metric for step, row in enumerate(rows) for warned in monitor.see(step, 0, row)}
+    assert found == {"skipped", "left_out", "approximate_kl", "ratio", "clipped", "truncated"}

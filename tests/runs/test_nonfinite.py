@@ -231,7 +231,7 @@ def test_a_study_with_faults_ends_with_3_and_a_sentence(tmp_path, monkeypatch, c
     arms = {"sound": RECIPE, "broken": dataclasses.replace(RECIPE, game=Erratic(RECIPE.game, float("inf")))}
     paper = Paper("None", "https://example.org", 2026, checked="abstract")
     study = Study(
-        paper, question="None?", claim="None.", arms=arms, method="sound", metrics=("return",), predictions=()
+        question="None?", claim="None.", arms=arms, method="sound", metrics=("return",), predictions=(), paper=paper
     )
     entry = registry.Entry("toy", __name__, study)
     settings = runner.Settings("toy", seeds=2, first_seed=3, updates=9, checkpoint_every=2, max_skipped=3, out=tmp_path)

@@ -7,10 +7,16 @@ import sys
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+from tensorboard.util import tensor_util
 
+from jaxmarl_llm.environments.classic.card_games import KuhnPoker
 from jaxmarl_llm.runs import sinks
 from jaxmarl_llm.runs.log import RunLog
 from jaxmarl_llm.runs.sinks import SINKS
+from jaxmarl_llm.studies.identity import describe
+from jaxmarl_llm.training.recipe import Recipe
 
 
 def write(directory, names):
@@ -23,6 +29,8 @@ def write(directory, names):
         log.truncate(2)
         log.scalars(2, {"reward": np.array([2.0, 4.0]), "entropy": np.array([0.001, 0.5])})
         log.text(2, "transcript", "<script>alert(1)</script>", seed=4)
+        log.histogram(2, "games/entropy/a", [0.1, np.nan, 0.2, 0.2], seed=4)
+        log.histogram(2, "games/advantage/a", [np.inf], seed=4)
 
 
 @pytest.fixture
@@ -57,6 +65,23 @@ def test_trackio_holds_what_was_logged(offline):
     assert of("study/arm/seed_4") == [(0, 0.0), (1, 2.0)] and of("study/arm/seed_4@2") == [(2, 4.0)]
     assert all("entropy" not in row for row in logs["study/arm/seed_3"])  # not finite
     assert json.dumps("<script>alert(1)</script>") in json.dumps(logs["study/arm/seed_4@2"])
+    assert any("games/entropy/a" in row for row in logs["study/arm/seed_4@2"])
+
+
+def test_tensorboard_shows_settings_and_histograms(tmp_path):
+    recipe = describe(Recipe(KuhnPoker(), seats=(("a", "a"),), advantage=None, hparams={"learning_rate": 0.25}))
+    with RunLog(tmp_path, (3,), recipe, lambda said: None) as log:
+        log.histogram(7, "games/entropy/a", [0.1, np.nan, 0.2, 0.2], seed=3)
+        log.histogram(7, "games/advantage/a", [np.nan], seed=3)
+    reader = EventAccumulator(str(tmp_path / "tensorboard" / "seed_3")).Reload()
+    content = HParamsPluginData.FromString(next(iter(reader.PluginTagToContent("hparams").values())))
+    shown = dict(content.session_start_info.hparams)
+    assert shown["learning_rate"].number_value == 0.25 and shown["seed"].number_value == 3
+    assert shown["groups"].number_value == recipe["groups"] and "seats" not in shown
+    assert reader.PluginTagToContent("histograms").keys() == {"games/entropy/a"}
+    (event,) = reader.Tensors("games/entropy/a")
+    buckets = tensor_util.make_ndarray(event.tensor_proto)  # left edge, right edge, count
+    assert event.step == 7 and buckets[:, 2].sum() == 3 and (buckets[0, 0], buckets[-1, 1]) == (0.1, 0.2)
 
 
 def test_a_log_that_is_none_gets_a_sentence(monkeypatch):

@@ -112,9 +112,18 @@ def test_the_same_key_plays_the_same_episodes_however_many_play_at_once(played):
 
 
 def failing(kind: str):
-    """A program of which every second group fails in one way."""
+    """A program of which every second group fails in one way. A program that waits lets the others end before, and
+    then turns the clock on: no second of the real clock decides what a slow machine gets done.
+    """
+    at_work = []
 
     async def play(episode):
+        at_work.append(episode)
+        paid = await fail(episode)
+        at_work.remove(episode)
+        return paid
+
+    async def fail(episode):
         if kind == "asks for another temperature" and not episode.seed % 2:
             ask = episode.client("second").chat.completions.create
             episode.rewards = {"second": -1.0}
@@ -128,6 +137,10 @@ def failing(kind: str):
         if kind == "raises":
             raise RuntimeError("no luck")
         if kind == "waits":
+            while any(other.seed % 2 for other in at_work):
+                await asyncio.sleep(0.01)
+            loop = asyncio.get_running_loop()
+            loop.time = lambda now=loop.time: now() + TIMEOUT
             await asyncio.sleep(60)
         if kind == "asks too often":
             await episode.say("first", "a")
@@ -136,9 +149,10 @@ def failing(kind: str):
     return play
 
 
+TIMEOUT = 3600.0
 FAILURES = {
     "raises": "RuntimeError: no luck",
-    "waits": "it took more than 3 seconds",
+    "waits": "it took more than 3600 seconds",
     "asks too often": "has had its 3 answers",
     "asks for another temperature": "temperature",
     "pays nobody": "It pays 'nobody'",
@@ -149,7 +163,7 @@ FAILURES = {
 @pytest.mark.parametrize("kind", FAILURES)
 def test_a_program_that_fails_ends_its_episode_and_the_others_go_on(played, kind):
     trainer, state, before = played
-    other = trainer_of(failing(kind), timeout=3.0)
+    other = trainer_of(failing(kind), timeout=TIMEOUT)
     other.rollout.wrong_rewards.tell = (told := []).append
     after = jax.device_get(other.rollout(trainer.weights(state, 0), jax.random.key(6)))
     failed = after.episodes.truncated
@@ -237,6 +251,7 @@ def test_rewards_by_turn():
         ({"seats": ("a/b",)}, "no slash"),
         ({"turns": 0}, "turns is a whole number"),
         ({"play": 3}, "play is an async function"),
+        ({"play": lambda episode: 1.0}, "play is an async function"),
         ({"scripts": {"x": len}}, "no scripted players"),
     ],
 )

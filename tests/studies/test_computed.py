@@ -7,7 +7,7 @@ import pytest
 
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.studies.computed import Computed, side_by_side
-from jaxmarl_llm.studies.program import describe
+from jaxmarl_llm.studies.identity import describe
 
 
 def test_parts_are_computed_once_and_are_what_each_alone_would_be():

@@ -185,3 +185,22 @@ def test_a_record_that_is_no_prediction_is_refused():
     for record in ({"kind": "Above", "metric": "x"}, {"metric": "x"}, {"kind": "Lower", "metric": "x", "sign": 0}):
         with pytest.raises(ValueError, match="A prediction is one of Higher, Lower"):
             prediction_of(record)
+
+
+@pytest.mark.parametrize(
+    ("shift", "noise", "small"),
+    [
+        (0.005, 0.001, True),  # shown
+        (0.02, 0.001, False),
+        (0.0, 0.001, True),  # not shown, and the interval allows no more
+        (0.005, 0.1, False),  # not shown, and the interval allows much more
+    ],
+)
+def test_a_difference_of_less_than_a_hundredth_is_said_to_be_small(shift, noise, small):
+    b = 1 + np.linspace(0, 0.1, 10)
+    for prediction in (Higher("x", "a", than="b"), Lower("x", "a", than="b")):
+        (verdict,) = judge(found(prediction, b + shift + noise * MIXED / 10, b))
+        assert (", small: under 1% of either arm" in verdict.sentence) == small
+        assert (verdict.outcome != "not shown") == (shift > 0 and noise < 0.1)
+    (verdict,) = judge(found(NotLower("x", "a", than="b", by=0.5), b + shift, b))
+    assert "small" not in verdict.sentence  # it states no direction

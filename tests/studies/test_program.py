@@ -11,6 +11,7 @@ from jaxmarl_llm.studies.lanes import Program, programs
 from jaxmarl_llm.studies.program import Training, identity
 from jaxmarl_llm.studies.settings import Settings
 from jaxmarl_llm.training.warm_start import warm_start_of
+from jaxmarl_llm.view import page
 
 
 def test_which_arms_of_a_study_share_one():
@@ -45,3 +46,22 @@ def test_other_files_of_a_frozen_policy_are_another_run(tmp_path):
     after = identity(Settings("search_self_play"), Program({"one": seated}, (0,), alone=False))
     assert "frozen" not in plain and {*before["frozen"]} == {f"policy/{tmp_path}"}
     assert {name for name in before if before[name] != after[name]} == {"frozen"}
+
+
+def test_games_in_between_are_recorded_and_an_interrupted_run_records_them_again(tmp_path):
+    recipe = dataclasses.replace(CO_TRAINED, updates=4)
+    program = Program({"one": recipe}, (7,), alone=False)
+    settings = Settings("study", games=1, games_every=2)
+    training = Training(settings, tmp_path, program, print, print, lambda names: None, None)
+    (tmp_path / program.names["one"]).mkdir()
+    training.trainer = SimpleNamespace(update=lambda state, number: (number + 1, {}))
+    record = lambda state, runs, limit: [
+        [{**about, "game": state, "member": 1, "seats": []} for about in runs.values()]
+    ]
+    training.ready = SimpleNamespace(record=record, evaluate=None)
+    training.write_games(0, 0)
+    for numbers in (range(4), range(1, 4)):  # a run that lost its last updates makes them again
+        for number in numbers:
+            training.step(number, number)
+        games = page.read(tmp_path / program.names["one"] / page.GAMES)
+        assert [(game["update"], game["game"]) for game in games] == [(0, 0), (2, 2)]

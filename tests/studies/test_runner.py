@@ -168,15 +168,19 @@ def test_a_finished_run_only_shows_its_table_again(unbroken, monkeypatch, capsys
         (("mars", "--first-seed", "4294967296"), "all seeds below 2^31"),
         (("mars", "--first-seed", "2147483647", "--seeds", "2"), "2 seeds from 2147483647"),
         (("mars", "--model", "gpt5"), "Unknown model 'gpt5'"),
+        (("mars", "--width", "30"), "A tiny policy has a width of 8 to 1024, a multiple of 8, and 1 to 32 layers"),
+        (("mars", "--model", "smollm2", "--layers", "3"), "--width and --layers are of tiny policies"),
+        (("mars", "--games", "-1"), "games must be at least 0, got -1"),
+        (("mars", "--model", "qwen3-06b"), "Did you mean qwen3-0.6b?"),
         (("mars", "--out", "/proc/nowhere"), "/proc/nowhere"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments, says, tmp_path, monkeypatch, capsys):
-    out = () if "--out" in arguments else ("--out", tmp_path)
+    out = () if "--out" in arguments else ("--out", tmp_path / "runs" / "mine")
     assert exit_status(*arguments, *out, patch=monkeypatch) == 2
     printed = capsys.readouterr().err
     assert says in printed and "Traceback" not in printed
-    assert not (tmp_path / "study.json").exists()  # the directory is free for what can work
+    assert not any(tmp_path.iterdir())  # nothing is left behind
 
 
 @pytest.fixture
@@ -203,9 +207,9 @@ def test_a_directory_keeps_to_its_study(refused):
 def test_faults_other_code_is_another_run(refused):
     def edit(out):
         study = json.loads((out / "study.json").read_text())
-        (out / "study.json").write_text(json.dumps(study | {"code": "0" * 64}))
+        (out / "study.json").write_text(json.dumps(study | {"code": dict.fromkeys(study["code"], "0" * 64)}))
 
-    assert "holds a run of other code" in refused(edit)
+    assert "holds a run of other code in experiments.credit_assignment.mars, begun at" in refused(edit)
 
 
 def test_faults_checkpoints_of_another_study_are_not_taken_over(refused):
@@ -294,13 +298,13 @@ def scored(parts):
 
 
 class Soon(threading.Event):
-    """Is set when it was asked for the fifth time, of which two are before the first update: after the second one."""
+    """Is set when it was asked for the eighth time, of which five are before the first update: after the second one."""
 
     asked = 0
 
     def is_set(self):
         self.asked += 1
-        return self.asked >= 5
+        return self.asked >= 8
 
 
 @pytest.mark.long
@@ -358,6 +362,13 @@ def test_each_policy_has_a_model_and_settings_of_its_own():
     assert settings.label == "smollm2+gemma3-270m" and not settings.tiny
     everyone = Settings("toy", learning_rate=("0.5",), models=("first=tiny",))
     assert everyone.tiny and all(arm.hparams["learning_rate"] == 0.5 for arm in select_arms(everyone, study).values())
+
+
+def test_tiny_policies_have_the_size_of_the_options():
+    arms = select_arms(Settings("toy", width=64), _template.STUDY)
+    assert {(x.size.width, x.size.layers) for x in arms.values()} == {(64, 2)}
+    mixed = Settings("toy", models=("second=smollm2",), layers=3)
+    assert [x.size.layers for x in select_arms(mixed, _template.STUDY).values()] == [3]
 
 
 @pytest.mark.slow

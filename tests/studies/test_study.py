@@ -10,8 +10,8 @@ import pytest
 
 from experiments._template import STUDY
 from jaxmarl_llm.studies import catalogue, registry
-from jaxmarl_llm.studies.program import describe
-from jaxmarl_llm.studies.source import source_digest, source_files
+from jaxmarl_llm.studies.curves import last_mean, updates_to
+from jaxmarl_llm.studies.identity import describe, source_digest, source_files
 from jaxmarl_llm.studies.study import AtMost, Higher
 
 
@@ -31,11 +31,20 @@ from jaxmarl_llm.studies.study import AtMost, Higher
         ({"metrics": ()}, "must state metrics"),
         ({"claim": ""}, "must state claim"),
         ({"paper": dataclasses.replace(STUDY.paper, url="")}, "needs a link"),
+        (
+            {"paper": None, "predictions": (Higher("a", "joint", than="per_agent", source="paper", where="Table 1"),)},
+            "predicts a: joint above per_agent of a paper, and names none",
+        ),
     ],
 )
 def test_a_study_that_cannot_be_judged_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(STUDY, **changes).check("toy")
+
+
+def test_an_idea_of_ones_own_needs_no_paper():
+    own = tuple(dataclasses.replace(x, source="theory") for x in STUDY.predictions)
+    dataclasses.replace(STUDY, paper=None, predictions=own).check("toy")
 
 
 @pytest.fixture
@@ -147,3 +156,10 @@ def test_settings_describe_their_arm():
         assert describe(first) != describe(second)
     assert describe(Callable()) == f"{__name__}.Callable"
     json.dumps(describe({"of": made(object()), "numbers": (1, 2.0, None), "partial": partial(made, x=one)}))
+
+
+def test_a_study_knows_the_metric_whose_rise_it_counts():
+    counted, free = partial(updates_to, metric="success"), partial(last_mean, metric="x")
+    derived = {"updates to 90%": counted, "other": len, "mean": free}
+    study = dataclasses.replace(STUDY, derived=derived, censored={"updates to 90%": 60, "other": 1})
+    assert study.counts == {"updates to 90%": "success"}

@@ -31,5 +31,6 @@ def _in_json(value: Any) -> set[int]:
     if not isinstance(value, dict):
         return set()
     named = {value["seed"]} if isinstance(value.get("seed"), int) else set()
-    named |= set(value["seeds"]) if isinstance(value.get("seeds"), list) else set()  # a test's is their number
+    listed = value.get("seeds")  # the number of a test; the curves of a metric
+    named |= {seed for seed in listed if isinstance(seed, int)} if isinstance(listed, list) else set()
     return named.union(*map(_in_json, value.values()))

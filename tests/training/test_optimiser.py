@@ -21,7 +21,7 @@ from jaxmarl_llm.planning.plan import jobs_of
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.runs.checkpoint import Checkpoints
-from jaxmarl_llm.studies.program import describe
+from jaxmarl_llm.studies.identity import describe
 from jaxmarl_llm.training.begin import init_run
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.optimiser import all_but, check_common, freeze, matches, matrices, only

@@ -14,8 +14,8 @@ from jaxmarl_llm.environments.teams.team_signals import SixTurns
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.masked import Mean
+from jaxmarl_llm.studies.identity import describe
 from jaxmarl_llm.studies.lanes import programs
-from jaxmarl_llm.studies.program import describe
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe, always, component_returns, for_pretrained, measure_totals
 from jaxmarl_llm.training.records import Common

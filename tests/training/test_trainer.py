@@ -24,7 +24,7 @@ from jaxmarl_llm.rl.returns import gae
 from jaxmarl_llm.rollout.trajectory import gather_sampled
 from jaxmarl_llm.runs.checkpoint import Checkpoints
 from jaxmarl_llm.runs.loop import resume
-from jaxmarl_llm.studies.program import describe
+from jaxmarl_llm.studies.identity import describe
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.programs import RunMap
 from jaxmarl_llm.training.recipe import Recipe
@@ -95,8 +95,10 @@ def test_runs_are_mapped_in_parts_of_one_width(width, runs):
     ],
 )
 def test_what_begins_and_updates_a_run_is_traced_and_compiled_once_ahead_or_not(
-    models, ahead, cores, caplog, monkeypatch
+    models, ahead, cores, caplog, capsys, monkeypatch
 ):
+    """And the waits for it are explained once each."""
+    monkeypatch.setattr("jaxmarl_llm.devices.compiling.PATIENCE", 0.0)
     monkeypatch.setattr("jaxmarl_llm.training.trainer.SHARED", 0 if cores > 1 else 10**9)
     monkeypatch.setattr("jaxmarl_llm.devices.surroundings.usable_cores", lambda: cores)
     trainer = Trainer(ALONE, [ALONE.all_hparams] * cores, range(cores), models)
@@ -115,6 +117,8 @@ def test_what_begins_and_updates_a_run_is_traced_and_compiled_once_ahead_or_not(
         jax.config.update("jax_log_compiles", False)
     for name, times in (("init", 1), ("update", cores)):  # each core has a program
         assert (count(f"compilation of jit({name})"), count(f"tracing {name} for jit")) == (times, 1), name
+    waits = capsys.readouterr().err
+    assert waits.count("compiling the update took") == waits.count("making the first policies took") == 1
 
 
 @pytest.mark.long

@@ -21,7 +21,7 @@ from jaxmarl_llm.text.grammar import lift
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
-from jaxmarl_llm.view import page, records
+from jaxmarl_llm.view import page, records, rows
 from tests.support.toys import ByteTokenizer, Relay
 
 pytestmark = pytest.mark.long
@@ -181,11 +181,22 @@ def test_the_exact_value_of_the_last_answers_is_their_payoff(kuhn):
     assert calls and all(value == {"J": -2, "K": 2}.get(card, value) for card, value in calls)
 
 
-def test_a_scripted_player_has_a_reward_and_no_messages(kuhn):
+def test_an_answer_names_its_message_and_a_seat_its_role(kuhn):
+    _, _, games = kuhn
+    for game in games:
+        assert [seat["role"] for seat in game["seats"]] == ["first", "second"] and "note" not in game
+        for seat in game["seats"]:
+            said = [i for i, message in enumerate(seat["messages"]) if message["role"] == "assistant"]
+            assert said == [answer["message"] for answer in seat["answers"]]
+            assert not any("role" in answer or "means" in answer or "cut" in answer for answer in seat["answers"])
+
+
+def test_a_scripted_player_has_a_reward_its_actions_and_no_messages(kuhn):
     _, _, games = kuhn
     scripted = [seat for game in games for seat in game["seats"] if seat["policy"] == "random"]
     assert len(scripted) == 8
     assert all(not seat["messages"] and set(seat["components"]) == {"points"} for seat in scripted)
+    assert {act["action"] for seat in scripted for act in seat["acts"]} == {0, 1}
 
 
 def test_a_dialogue_with_chat_markers_is_cut_where_they_stand(talk):
@@ -208,6 +219,12 @@ def test_a_dialogue_with_chat_markers_is_cut_where_they_stand(talk):
             assert answer["tokens"][0] == {"text": "<"}, "forced"
         assert "values" not in answer and not any("advantage" in token for token in answer["tokens"])
     assert kinds == {True, False}
+    for *_, answer, _ in answers(games):
+        *said, last = answer["tokens"]
+        assert last["end"] and not any("end" in token for token in said)
+        if "cut" in answer:
+            assert "logp" not in last and answer["cut"] == len(answer["tokens"]) and answer["cut"] in TALK.budget
+    assert {"cut" in answer for *_, answer, _ in answers(games)} == {True, False}
     assert [game["game"] for game in games] == [0, 1, 2, 3], "whole groups, where one fits"
 
 
@@ -230,8 +247,23 @@ def test_alternatives_sum_to_one_over_the_legal_tokens(talk):
 def test_split_characters_and_control_tokens_have_a_text():
     tokenizer = ByteTokenizer()
     ids = [*tokenizer.encode("é"), tokenizer.end, *tokenizer.encode("é")[:1], tokenizer.end, *tokenizer.encode("\x00")]
-    assert list(records.texts(tokenizer, ids)) == ["", "é", "<|im_end|>", "", "\ufffd<|im_end|>", "\x00"]
-    assert records.plain(np.float32(0.1)) == 0.1 and records.plain(np.float32(np.nan)) is None
+    assert list(rows.texts(tokenizer, ids)) == ["", "é", "<|im_end|>", "", "\ufffd<|im_end|>", "\x00"]
+    assert rows.plain(np.float32(0.1)) == 0.1 and rows.plain(np.float32(np.nan)) is None
+
+
+def test_values_of_tokens_are_gathered_by_policy(kuhn):
+    games = kuhn[2]
+    values = records.token_values(games)
+    tokens = [
+        token for game in games for seat in game["seats"] for answer in seat["answers"] for token in answer["tokens"]
+    ]
+    names = {name.split("/")[0] for name in values}
+    assert names >= {"entropy", "logp"} and {name.split("/")[1] for name in values} <= {
+        seat["policy"] for game in games for seat in game["seats"]
+    }
+    for name in names:
+        gathered = [x for key, listed in values.items() if key.split("/")[0] == name for x in listed]
+        assert sorted(gathered) == sorted(token[name] for token in tokens if token.get(name) is not None)
 
 
 def test_a_transcript_shows_the_games_in_words(kuhn):

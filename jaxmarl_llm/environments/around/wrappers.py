@@ -64,6 +64,22 @@ class Around:
         return Extras(self.game).measures
 
     @property
+    def moves(self) -> tuple[str, ...]:
+        """The names of the inner game's actions, unless the wrapper has other actions."""
+        return Extras(self.game).moves if self.actions == self.game.actions else ()
+
+    @property
+    def right_answer(self) -> Callable[[Any], str] | None:
+        return self._about_inside(Extras(self.game).right_answer)
+
+    @property
+    def note(self) -> Callable[[Any], str] | None:
+        return self._about_inside(Extras(self.game).note)
+
+    def _about_inside(self, tell: Callable[[Any], str] | None) -> Callable[[Any], str] | None:
+        return None if tell is None else lambda state: tell(self.inside(state))
+
+    @property
     def rules(self) -> Fields:
         return self.game.rules
 

@@ -6,6 +6,7 @@ so all losses and estimators apply.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,8 +78,8 @@ class AgentProgram(HostGame):
     scripts: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not callable(self.play) or isinstance(self.play, type):
-            raise ValueError(f"play is an async function of an episode, got {self.play!r}.")
+        if not callable(self.play) or isinstance(self.play, type) or not is_async(self.play):
+            raise ValueError(f"play is an async function, `async def play(episode)`, got {self.play!r}.")
         named = isinstance(self.seats, tuple) and all(isinstance(seat, str) and seat for seat in self.seats)
         if not named or len(set(self.seats)) != len(self.seats) or not self.seats:
             raise ValueError(f"seats are different names in a tuple, ('planner', 'solver'), got {self.seats!r}.")
@@ -94,6 +95,12 @@ class AgentProgram(HostGame):
     def agents(self) -> int:
         """The number of seats."""
         return len(self.seats)
+
+
+def is_async(function: Callable) -> bool:
+    """True for an async function, an object with an async `__call__`, and wraps or partials of them."""
+    function = inspect.unwrap(function)
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def paid_by_turn(paid: Any, seats: Sequence[str], spoke: Sequence[int]) -> dict[tuple[int, int], Any]:

@@ -8,6 +8,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+from jaxmarl_llm.text.refusals import suggest
+
 NOBODY: Mapping[int, Any] = MappingProxyType({})
 
 
@@ -75,11 +77,16 @@ def textarena(env_id: str, players: int, **settings: Any) -> Callable[[], TextEn
 
     Rewards are paid when the game is over. `invalid` marks answers that TextArena has rejected. In four games of 0.7.4
     the reward for such an answer is a text; it counts as -1, as in all other games.
+
+    Raises ValueError without the package and for an unknown game.
     """
     try:
         import textarena as package
     except ImportError as error:
         raise ValueError("TextArena's games need the package: run `pip install textarena`.") from error
+    names = package.envs.registration.ENV_REGISTRY
+    if env_id not in names:
+        raise ValueError(f"TextArena has no game {env_id!r}. {suggest(env_id, names)}".rstrip())
     return lambda: _TextArena(package, package.make(env_id, **settings), players)
 
 
@@ -91,7 +98,10 @@ class _TextArena:
         self.name = type(self._game).__name__
 
     def reset(self, seed: int) -> tuple[list[str], Turn]:
-        self._wrapped.reset(num_players=self.agents, seed=seed)
+        try:
+            self._wrapped.reset(num_players=self.agents, seed=seed)
+        except AssertionError as error:  # TextArena's games refuse a number of players so
+            raise ValueError(f"{self.name} cannot begin with {self.agents} players: {error}.") from error
         messages, rules = self._game.state.observations, []
         for seat in range(self.agents):
             prompt = [message for message in messages[seat] if message[2] is self._kinds.PROMPT]

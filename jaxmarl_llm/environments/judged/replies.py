@@ -71,6 +71,10 @@ class Replies:
     def grammars(self) -> tuple[Grammar, ...]:
         return (choice([f"{manner} {answer}".strip() for manner in self.manners for answer in self.tasks.answers]),)
 
+    def right_answer(self, state: ReplyState) -> str:
+        """The reference."""
+        return self.tasks.answers[int(self.tasks.task(state.asked.task)[1])]
+
     @property
     def scripts(self) -> Mapping[str, Script]:
         """`correct` gives the right answer with a random opening of `manners`, `correct/N` with opening N."""

@@ -118,6 +118,11 @@ class MatrixGame:
         before = (ask, *(f"They chose {label}. {ask}" for label in self.labels), "They say:\n")
         return (before, MessageFrom(0), MessageFrom(1), ("\nChoose.",))
 
+    def note(self, state: State) -> str:
+        """The labels of this deal."""
+        labels = self.labels[::-1] if state.swapped else self.labels
+        return ", ".join(f"{label} means {move}" for label, move in zip(labels, self.moves, strict=True)) + "."
+
     @property
     def grammars(self) -> tuple[Grammar, ...]:
         """Moves under either labeling; third, with talk, a message."""

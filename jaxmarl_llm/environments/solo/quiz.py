@@ -106,6 +106,10 @@ class Quiz:
         """`best` earns all points that can be earned, with one letter and no filler."""
         return {"random": random_player(self.view), "best": lambda state, seat, key: state.question % self.answers}
 
+    def right_answer(self, state: QuizState) -> str:
+        """The letter that earns every point that any letter earns."""
+        return LETTERS[int(state.question) % self.answers]
+
     def letter_tokenizer(self) -> SymbolTokenizer:
         """A tokenizer with a token for each question, letter and idle word, so that answers differ in tokens."""
         said = [*LETTERS[: self.answers], WORD, STOP] if self.filler else [*LETTERS[: self.answers]]

@@ -88,6 +88,10 @@ class Wordle:
         there = (letters[:, None, :, None] == letters[None, :, None, :]).any(3)
         return np.where(letters[:, None] == letters[None], RIGHT, np.where(there, ELSEWHERE, ABSENT)).astype(np.int32)
 
+    def right_answer(self, state: WordState) -> str:
+        """The hidden word."""
+        return self.words[int(state.secret)]
+
     @property
     def rules(self) -> Fields:
         return (

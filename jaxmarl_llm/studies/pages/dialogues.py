@@ -11,7 +11,11 @@ With `--pairs` it holds the best and the worst dialogue of a seat in a group, wh
 
   {"prompt", "chosen", "rejected", "policy"}
 
-The games are those in games.jsonl of a run, which records `--games` of them.
+The games are those in games.jsonl of a run, 16 of an arm by default. For all games of an update, give `--games 0` to
+the run; the command of a finished run with `--games 0` records them from its last checkpoint:
+
+python -m experiments mars --arms centred --seeds 2 --games 0
+python -m experiments dialogues runs/mars-tiny --out dialogues.jsonl
 """
 
 from __future__ import annotations
@@ -64,7 +68,7 @@ def run(options: Options, console: Console) -> None:
     for directory in dict.fromkeys(run.resolve() for run in options.runs):
         files = sorted(directory.rglob(page.GAMES))
         if not files:
-            raise ValueError(f"{directory} holds no {page.GAMES}: is it a run, and was it run with --games 0?")
+            raise ValueError(f"{directory} holds no {page.GAMES}: name the directory of a run.")
         chosen = [game for file in files for game in page.read(file) if game["update"] or options.before]
         lines += (pairs if options.pairs else dialogues)(chosen, options.least)
         games += chosen

@@ -21,8 +21,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from jaxmarl_llm.runs.git import Repository
 from jaxmarl_llm.studies import frozen, registry
-from jaxmarl_llm.studies.git import Repository
 from jaxmarl_llm.studies.pages.results import load, run_of, write_atomically
 from jaxmarl_llm.studies.predictions import judge
 

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from jaxmarl_llm.studies import catalogue
+from jaxmarl_llm.studies.pages.about import read_about
 from jaxmarl_llm.studies.pages.again import changes, held_again
 from jaxmarl_llm.studies.pages.format import count, duration, markdown
-from jaxmarl_llm.studies.pages.page import arms, is_counted, link, read_about, standing
+from jaxmarl_llm.studies.pages.page import arms, is_counted, link, standing
+from jaxmarl_llm.studies.pages.reached import counts_of
 from jaxmarl_llm.studies.pages.results import checks_of, load, run_of
 from jaxmarl_llm.studies.predictions import judge, passes
 
@@ -45,7 +47,7 @@ def collection(files: Sequence[Path]) -> str:
     loaded = [load(file) for file in files]
     rows: list[Sequence[Any]] = []
     for file, results in zip(files, loaded, strict=True):
-        head, *lines = arms(results)
+        head, *lines = arms(results, counts_of(results, read_about(file.parent)))
         rows = rows or [(*head, "model", "seeds", "updates", "time")]
         size = results["model"], len(results["seeds"]), results["updates"], duration(results["seconds"])
         link = f"](../{file.parent.name}/README.md)"
@@ -129,9 +131,10 @@ def _row(file: Path, results: Mapping[str, Any], beside: Path) -> Sequence[Any]:
         about, verdicts = read_about(file.parent), judge(results)
         short = about.get("short", "") if about.get("run") == run_of(results) else ""
         waits = "frozen" not in results and not about.get("unfit")
-        told = standing(verdicts, about) + " (not yet frozen)" * waits if verdicts else "–"
+        paper = results["paper"]
+        told = standing(verdicts, about) + " (not yet frozen)" * waits if verdicts and paper else "–"
         name = f"[{file.parent.name}]({place}/README.md)"
-        return results["question"], name, link(results["paper"]), short, kind(results), told
+        return results["question"], name, link(paper) if paper else "–", short, kind(results), told
     except (KeyError, TypeError, AttributeError, StopIteration) as error:
         raise ValueError(f"{file} is not complete ({error!r}): run its study again.") from None
 

@@ -1,22 +1,12 @@
 """The page of a run, from the files in its folder of results.
 
-`notes.md` and `about.toml` are written by hand; the second has the words of the page:
-
-  run        the run that `found` is about (`results.run_of`); another run shows only its verdicts
-  found      what was found, in one to three plain sentences with the effect and its interval
-  short      the same in at most twelve words, for the index
-  claim      the paper's claim in one sentence
-  setting    the setting: models, sizes, game
-  disclosed  what was known and changed before the table ran: pilots, moved bounds, former settings
-  noise      what is drawn with the seed, and what is the same in all seeds
-  [arms], [metrics]  a line for each
+`notes.md` and `about.toml` (`about.py`) are written by hand.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from itertools import compress
 from pathlib import Path
@@ -27,7 +17,9 @@ import numpy as np
 from jaxmarl_llm.evaluation.statistics import interquartile_interval, probability_of_improvement
 from jaxmarl_llm.studies import frozen
 from jaxmarl_llm.studies.pages import history, report
+from jaxmarl_llm.studies.pages.about import read_about
 from jaxmarl_llm.studies.pages.format import count, duration, interval, markdown
+from jaxmarl_llm.studies.pages.reached import count_unreached, counts_of, tell_unreached
 from jaxmarl_llm.studies.pages.results import (
     ENDS,
     checks_of,
@@ -41,21 +33,8 @@ from jaxmarl_llm.studies.pages.results import (
 )
 from jaxmarl_llm.studies.predictions import NEAR, NOT_TESTED, UNMET, Verdict, judge, passes, status
 
-ABOUT = "about.toml"
-
 CHECKED = {"release": "released code", "paper": "paper", "abstract": "abstract alone"}
 NOT_FROZEN = "**Not yet frozen.** The predictions were sorted, and some restated, after this table was seen."
-
-
-def read_about(folder: Path) -> dict[str, Any]:
-    """The words of a page; {} without a file. Raises ValueError for a file that is not TOML."""
-    file = folder / ABOUT
-    if not file.exists():
-        return {}
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{file} is not TOML ({error}).") from None
 
 
 def standing(verdicts: Sequence[Verdict], about: Mapping[str, Any]) -> str:
@@ -77,7 +56,7 @@ def page(file: Path) -> str:
         rows = robust_statistics(results, verdicts)
         folded = {
             "Checks of the code": check_list(results),
-            "All arms": markdown(drop_empty_columns(arms(results))),
+            "All arms": markdown(drop_empty_columns(arms(results, counts_of(results, about)))),
             "Differences": markdown(tests) if len(tests := differences(results)) > 1 else "",
             "Robust statistics of the predicted differences": ROBUST + markdown(rows) if len(rows) > 1 else "",
             "What was known before, and what the seeds vary": disclosures(about),
@@ -123,15 +102,19 @@ def finding(results: Mapping[str, Any], about: Mapping[str, Any], verdicts: Sequ
 
 
 def header(results: Mapping[str, Any], about: Mapping[str, Any], verdicts: Sequence[Verdict]) -> str:
-    """The paper's claim, the status, the setting and what the method was checked against."""
+    """The paper's claim, the status, the setting and what the method was checked against.
+
+    Without a paper there is no status, only the outcomes of our own predictions.
+    """
     paper = results["paper"]
+    status_ = f"Status: **{standing(verdicts, about)}**. " * bool(paper)
     return "\n".join(filter(None, [
-        f"- Paper: {link(paper)}" + (f": {about['claim']}" if about.get("claim") else "."),
-        f"- Status: **{standing(verdicts, about)}**. {tally(verdicts)}" if verdicts else "",
+        f"- Paper: {link(paper)}" + (f": {about['claim']}" if about.get("claim") else ".") if paper else "",
+        f"- {status_}{tally(verdicts, bool(paper))}" if verdicts else "",
         f"- {UNFIT}{about['unfit']}" if about.get("unfit") else "",
         f"- Setting: `{about.get('setting', results['model'])}`; {count(len(results['seeds']), 'seed')}, "
         f"{duration(results['seconds'])}.",
-        f"- The method was checked against the {CHECKED[paper['checked']]}.",
+        f"- The method was checked against the {CHECKED[paper['checked']]}." if paper else "",
     ]))  # fmt: skip
 
 
@@ -181,15 +164,16 @@ def resolution(results: Mapping[str, Any], verdicts: Sequence[Verdict]) -> list[
     return sentences
 
 
-def tally(verdicts: Sequence[Verdict]) -> str:
-    """The outcomes of the paper's predictions and of our own, in a sentence each."""
+def tally(verdicts: Sequence[Verdict], of_paper: bool = True) -> str:
+    """The outcomes of the paper's predictions, if there is a paper, and of our own, in a sentence each."""
     told = []
     for whose, sources in (("The paper's", {"paper"}), ("Our own", {"theory", "pilot"})):
         outcomes = [x.outcome for x in verdicts if x.prediction.source in sources and not x.prediction.condition]
         if outcomes:
             parts = [f"{outcomes.count(x)} {word}" for x, word in OUTCOMES.items() if x in outcomes]
             told.append(f"{whose} {count(len(outcomes), 'prediction')}: {', '.join(parts)}.")
-    return " ".join(told) if told and told[0].startswith("The") else " ".join(["None is the paper's.", *told])
+    none = of_paper and not (told and told[0].startswith("The"))
+    return " ".join(["None is the paper's."] * none + told)
 
 
 OUTCOMES = {"holds": "held", "contradicted": "contradicted", "not shown": "not shown"}
@@ -235,8 +219,11 @@ def link(paper: Mapping[str, Any]) -> str:
     return f"[{paper['title']}, {paper['year']}]({paper['url']})"
 
 
-def arms(results: Mapping[str, Any]) -> list[Sequence[Any]]:
-    """A head and a row for each arm: its main metrics, after their values before training if measured."""
+def arms(results: Mapping[str, Any], counts: Mapping[str, str]) -> list[Sequence[Any]]:
+    """A head and a row for each arm: its main metrics, after their values before training if measured.
+
+    `counts` says of a metric such as `updates to 90%` which metric it counts (`counts_of`).
+    """
     rows: list[Sequence[Any]] = [("arm", *results["metrics"])]
     for arm, metrics in results["arms"].items():
         before, cells = results["before"].get(arm, {}), []
@@ -246,7 +233,9 @@ def arms(results: Mapping[str, Any]) -> list[Sequence[Any]]:
                 cell = f"{interval(before[metric])} → {cell}"
                 if (change := count_moves(before[metric], metrics[metric])) is not None:
                     cell += f", rose in {change[0]}, fell in {change[1]} of {count(len(results['seeds']), 'seed')}"
-            cells.append(cell)
+            never, seeds = count_unreached(results, arm, metric, counts)
+            cell += f", never in {never} of {seeds}" * bool(never)
+            cells.append(tell_unreached(results, arm, metric, counts) or cell)
         rows.append((arm, *cells))
     return rows
 
@@ -259,7 +248,7 @@ def drop_empty_columns(table: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
 
 def robust_statistics(results: Mapping[str, Any], verdicts: Sequence[Verdict]) -> list[Sequence[Any]]:
     """A head and a row for each predicted difference: interquartile means, and the share of runs with arm a above."""
-    rows: list[Sequence[Any]] = [("metric", "arm", "", "other arm", "", "first above")]
+    rows: list[Sequence[Any]] = [("metric", "arm", "mean", "other arm", "mean", "first above")]
     for prediction in (verdict.prediction for verdict in verdicts if verdict.prediction.than and verdict.seeds):
         both, cells = [], []
         for arm in prediction.arms:

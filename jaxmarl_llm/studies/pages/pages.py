@@ -16,14 +16,13 @@ from rich.console import Console
 
 from jaxmarl_llm.studies import catalogue
 from jaxmarl_llm.studies.pages import figures, history
+from jaxmarl_llm.studies.pages.about import read_lines
 from jaxmarl_llm.studies.pages.index import collection, index
 from jaxmarl_llm.studies.pages.page import page
 from jaxmarl_llm.studies.pages.results import (
     load,
     write_atomically,
 )
-
-FIGURES = {"forest.svg": figures.forest, "curves.svg": figures.curves}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +73,7 @@ def texts_of(package: str, home: Path) -> dict[Path, str]:
 
 def draw(folder: Path, results: Mapping[str, Any]) -> None:
     """Writes the figures of a page; one that has nothing to show is removed."""
-    for name, figure in FIGURES.items():
-        image = figure(results)
+    for name, image in figures.draw(results, read_lines(folder, results["study"])).items():
         if image is None:
             (folder / name).unlink(missing_ok=True)
         else:

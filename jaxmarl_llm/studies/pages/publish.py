@@ -29,7 +29,7 @@ class Options:
     """Directories of finished runs."""
     why: str
     """Why the former table is replaced, in a sentence."""
-    into: Path | None = None
+    into: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="")] = None
     """The folder of the package in another checkout, whose results are written. Default: this one's."""
 
 
@@ -42,6 +42,8 @@ def publish(package: str, options: Options, console: Console) -> None:
     loaded = {run: load(run / "results.json") for run in options.runs}
     for run, results in loaded.items():
         name = results["study"]
+        if "sweep" in results:
+            raise ValueError(f"{run} is a sweep, from which a setting is chosen: no result.")
         if results["predictions"]:
             kept = frozen.read(package, name)
             if results.get("frozen", {}).get("digest") != kept["digest"] or results["seeds"] != kept["seeds"]:

@@ -23,6 +23,7 @@ from jaxmarl_llm.runs.log import writable_directory
 from jaxmarl_llm.studies.lanes import run_name
 from jaxmarl_llm.studies.pages import page, results
 from jaxmarl_llm.studies.pages.format import markdown
+from jaxmarl_llm.studies.pages.reached import counts_of
 from jaxmarl_llm.studies.program import POLICIES
 
 TENSORS = "adapter_model.safetensors"
@@ -68,7 +69,7 @@ def run(options: Options, console: Console) -> None:
     rows: list[Sequence[Any]] = [("name", "study", "arm", "model", "game", "MB", "main metrics")]
     for name, (policy, told, arm) in policies.items():
         copy(policy, out / name)
-        metrics, *lines = page.arms(told)
+        metrics, *lines = page.arms(told, counts_of(told, {}))
         cells = next(line for line in lines if line[0] == arm)
         numbers = "; ".join(f"{metric} {cell}" for metric, cell in zip(metrics[1:], cells[1:], strict=True) if cell)
         game, taken = told["settings"][arm]["game"]["kind"], bytes_of(policy) / 1e6

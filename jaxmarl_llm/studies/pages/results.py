@@ -2,11 +2,13 @@
 
 Entries of results.json:
 
-  study, question, claim, paper, model, updates, seconds
+  study, question, claim, model, updates, seconds
+  paper        title, url, year and what was checked; null for an idea of one's own
   metrics      the main metrics, in the order of tables and plots
   predictions  the predictions, as records (`predictions.record_of`), with their sources
   checks       statements that hold if the code is right, as records
   censored     {metric: its value in a seed that never reached what it counts}
+  counts       {censored metric: the metric whose rise it counts}; absent in older runs
   x            the x axis of the curves
   frozen       {commit, digest} of the freeze whose table this is (`frozen.py`); absent for any other run
   settings     {arm: all of its settings}
@@ -16,7 +18,8 @@ Entries of results.json:
   tests        [{metric, a, b, difference: {mean, low, high}, p, seeds}], arm a minus arm b, paired by seed: the exact
                sign-flip test, and the interval that inverts it; not in a repository, where pages compute them
   shorter      true if the run made fewer updates than the study: no prediction is judged
-  curves       {arm: {metric: {update, mean, low, high}}} of main and predicted metrics, at most 50 updates, 4 digits
+  curves       {arm: {metric: {update, mean, low, high}}} of main and predicted metrics, at most 50 updates, 4 digits;
+               with two to five seeds also `seeds`, [seeds, updates]
   skipped      {arm: updates skipped for a loss or gradient that was not finite, summed over seeds}
   provenance   command, commit, hardware, flags of XLA and jax, packages, platform, python
 
@@ -46,6 +49,7 @@ KEYS = (*INFO, "arms", "before", "curves", "seconds", "provenance")
 
 Arms = Mapping[str, Mapping[str, Any]]  # {arm: {metric: ...}}
 ENDS = ("mean", "low", "high")
+FEW = 5  # seeds of which figures show each
 
 
 def over_seeds(values: np.ndarray) -> dict[str, Any]:
@@ -54,13 +58,20 @@ def over_seeds(values: np.ndarray) -> dict[str, Any]:
 
 
 def curve(values: np.ndarray, points: int = 50) -> dict[str, list[Any]]:
-    """{update, mean, low, high} over seeds of values [seeds, updates]: the measured ones, at most `points`."""
+    """{update, mean, low, high} over seeds of values [seeds, updates]: the measured ones, at most `points`.
+
+    From two to `FEW` seeds it has `seeds` too, the curve of each seed.
+    """
+    short = lambda x: float(f"{x:.4g}")
     measured = np.flatnonzero(~np.isnan(values).all(0))
     if len(measured) > points:
         measured = measured[np.linspace(0, len(measured) - 1, points).round().astype(int)]
-    rows = [[float(f"{x:.4g}") for x in student_interval(values[:, update])] for update in measured]
+    rows = [[short(x) for x in student_interval(values[:, update])] for update in measured]
     columns = zip(*rows, strict=True) if rows else ((), (), ())
-    return {"update": measured.tolist(), **{end: list(x) for end, x in zip(ENDS, columns, strict=True)}}
+    thinned = {"update": measured.tolist(), **{end: list(x) for end, x in zip(ENDS, columns, strict=True)}}
+    if 1 < len(values) <= FEW:
+        thinned["seeds"] = [[short(x) for x in seed] for seed in values[:, measured]]
+    return thinned
 
 
 def collect(
@@ -146,7 +157,8 @@ def compare(arms: Arms, pairs: Iterable[tuple[str, str]], metric: str) -> list[d
 
 def check(info: Mapping[str, Any]) -> None:
     """Raises ValueError unless `info` has the entries INFO and known arms: call it before anything compiles."""
-    if missing := [name for name in INFO if not info.get(name) and name != "predictions"]:
+    optional = {"predictions", *(["paper"] if info.get("paper", "") is None else [])}  # an idea of one's own has none
+    if missing := [name for name in INFO if not info.get(name) and name not in optional]:
         raise ValueError(f"A study must state {', '.join(INFO)}; it lacks {', '.join(missing)}.")
     for prediction in (*predictions_of(info), *checks_of(info)):
         if unknown := set(prediction.arms) - set(info["settings"]):
@@ -247,14 +259,16 @@ def _round(value: Any) -> Any:
     return [_round(inner) for inner in value] if isinstance(value, list) else value
 
 
+def changes(curve: Mapping[str, Any]) -> bool:
+    """True if a curve has two different values: a figure of others shows nothing."""
+    return len({value for value in curve["mean"] if value is not None}) > 1
+
+
 def decisive(results: Mapping[str, Any]) -> str | None:
-    """The metric of a page's curves: of the first prediction, else main metric, with more than one measured update."""
-    lengths: dict[str, int] = {}
-    for cells in results["curves"].values():
-        for metric, curve in cells.items():
-            lengths[metric] = max(lengths.get(metric, 0), len(curve["update"]))
+    """The metric of a page's curves: of the first prediction, else main metric, that changes during training."""
+    drawn = {metric for cells in results["curves"].values() for metric, curve in cells.items() if changes(curve)}
     wanted = [*(prediction.metric for prediction in predictions_of(results)), *results["metrics"]]
-    return next((name for name in wanted if lengths.get(name, 0) > 1), None)
+    return next((name for name in wanted if name in drawn), None)
 
 
 def text_of(results: Mapping[str, Any]) -> str:

@@ -81,3 +81,13 @@ def test_answers_to_reasoning_gym_are_scored_by_it():
     game = python_games.reasoning_gym("prime_factorization")()
     game.reset(0)
     assert game.step({0: "two"}) == Turn(reward={0: 0.0}, done=True, invalid=(0,))  # its scorer raises
+
+
+def test_errors_of_textarena_are_one_sentence():
+    pytest.importorskip("textarena")
+    with pytest.raises(ValueError, match=r"TextArena has no game 'KunPoker-v0'. Did you mean KuhnPoker-v0"):
+        python_games.textarena("KunPoker-v0", 2)
+    with pytest.raises(
+        ValueError, match=r"KuhnPokerEnv cannot begin with 5 players: The number of players has to be 2"
+    ):
+        python_games.textarena("KuhnPoker-v0", 5)().reset(0)

@@ -235,6 +235,8 @@ def test_a_run_of_other_seeds_is_not_published(toy, command, tmp_path):
     freeze(toy, command)
     command("levels", "--seeds", "8", "--first-seed", "1000", "--out", tmp_path / "out")
     assert "is not the frozen table of levels" in command("publish", tmp_path / "out", "--why", "It looks better.")
+    edit(tmp_path / "out" / "results.json", lambda results: results.update(predictions=[], sweep={"best": "higher"}))
+    assert "is a sweep, from which a setting is chosen" in command("publish", tmp_path / "out", "--why", "The best.")
     assert not (toy / "results" / "levels" / "results.json").exists()
 
 

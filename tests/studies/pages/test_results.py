@@ -14,6 +14,8 @@ from scipy import stats
 
 from jaxmarl_llm.studies.pages import figures, pages, report, results
 from jaxmarl_llm.studies.pages import page as page_module
+from jaxmarl_llm.studies.pages.facets import OKABE_ITO
+from jaxmarl_llm.studies.pages.forest import OF_SOURCE, SIDE
 from jaxmarl_llm.studies.predictions import AtLeast, AtMost, Higher, judge, record_of
 from jaxmarl_llm.studies.study import Paper
 
@@ -175,20 +177,21 @@ def test_the_figures_are_drawn(written):
     curves, forest = ((out / name).read_text() for name in ("curves.svg", "forest.svg"))
     for text in (curves, forest):
         assert text.startswith("<?xml") and text.rstrip().endswith("</svg>") and len(text) < 40_000
-    for part in ("toy, tiny: reward", ">step<", ">both<", *(color.lower() for color in figures.OKABE_ITO[:2])):
+    for part in ("toy, tiny: reward", ">step<", ">both<", *(color.lower() for color in OKABE_ITO[:2])):
         assert part in curves  # both arms, not hidden
     for part in (
         ">difference in reward<",
         ">difference in tail<",
         "both − one",
         "8 seeds",
-        figures.SIDE,
-        figures.OF_SOURCE["theory"].lower(),
+        SIDE,
+        OF_SOURCE["theory"].lower(),
     ):
         assert part in forest
     assert not list(out.glob("*.partial"))
-    assert figures.curves(returned) == (out / "curves.svg").read_bytes()  # from the file alone, and again the same
-    assert ">tail<" in figures.curves(returned, returned["metrics"]).decode()
+    again = figures.draw(returned, {})  # from the file alone, and again the same
+    assert again == {name: (out / name).read_bytes() for name in (figures.CURVES, figures.FOREST)}
+    assert ">tail<" in figures.draw(returned, {}, returned["metrics"])[figures.CURVES].decode()
 
 
 def test_a_figure_without_anything_to_show_is_not_there(tmp_path):
@@ -204,7 +207,7 @@ def test_many_arms_are_drawn_in_panels_of_four_and_those_in_predictions_first(tm
     curves = {arm: {"x": np.random.default_rng(i).normal(size=(8, 5))} for i, arm in enumerate(names)}
     stated = [record_of(Higher("x", "arm19", than="arm18", **PAPER))]
     info = INFO | {"metrics": ["x"], "predictions": stated, "checks": [], "settings": {arm: {} for arm in names}}
-    text = figures.curves(results.write(tmp_path, info, curves, seconds=1)).decode()
+    text = figures.draw(results.write(tmp_path, info, curves, seconds=1), {})[figures.CURVES].decode()
     shown = [arm for arm in names if f">{arm}<" in text]
     assert shown == [*names[:10], "arm18", "arm19"] and "12 of 20 arms" in text and len(text) < 40_000
 
@@ -325,6 +328,50 @@ def test_the_console_shows_means_tests_and_every_seed(written):
         assert part in text
 
 
+NAMES = [f"paid/choose_direct_third_reputation_{i}" for i in range(3)]
+
+
+@pytest.mark.parametrize("width", [80, 200])
+@pytest.mark.parametrize("arms", [NAMES, ["a", "b", "c"]])
+def test_a_narrow_console_cuts_no_arm(tmp_path, arms, width):
+    generator = np.random.default_rng(0)
+    metrics = [f"updates to {i}0%" for i in range(1, 8)]
+    curves = {arm: {metric: generator.normal(size=(8, 5)) + 1000 for metric in metrics} for arm in arms}
+    stated = [record_of(Higher(metrics[0], arms[0], than=arms[1], **PAPER))]
+    info = INFO | {"metrics": metrics, "predictions": stated, "checks": [], "settings": {arm: {} for arm in arms}}
+    written = results.write(tmp_path, info, curves, seconds=1)
+    console = Console(file=io.StringIO(), width=width)
+    for table in report.tables(written, width):
+        assert console.measure(table).minimum <= width
+        console.print(table)
+    text = console.file.getvalue() + report.caption(written, width)
+    assert "…" not in text and max(map(len, console.file.getvalue().splitlines())) <= width
+    for arm in arms:
+        assert arm in text
+        for metric in metrics:
+            cell = written["arms"][arm][metric]
+            assert f"{cell['mean']:.3f} ±{(cell['high'] - cell['low']) / 2:.3f}" in text
+    named = arms == NAMES and width == 80
+    assert ("2 − 1" in text or "1 − 2" in text) == named and (f"{arms[0]} − {arms[1]}" in text) != named
+
+
+def test_a_count_that_no_seed_reaches_says_so_with_the_final_value(tmp_path):
+    """Of two arms, one never gets there and the other does in five of eight seeds."""
+    final = {"updates to 90%": np.array([30.0] * 5 + [60.0] * 3)}, {"updates to 90%": np.full(8, 60.0)}
+    curves = {"both": {"reward": np.full((8, 60), 0.95)}, "one": {"reward": np.full((8, 60), 0.61)}}
+    info = INFO | {"metrics": ["reward", "updates to 90%"], "predictions": [], "checks": []}
+    info |= {"censored": {"updates to 90%": 60}, "counts": {"updates to 90%": "reward"}}
+    found = results.write(tmp_path, info, curves, seconds=1, final=dict(zip(("both", "one"), final, strict=True)))
+    console = Console(file=io.StringIO(), width=120)
+    report.show(found, console)
+    for text in (console.file.getvalue(), pages.page(page_of(tmp_path, found))):
+        assert text.count("not reached (0.610 at the end)") == 1 and text.count("never in 3 of 8") == 1
+    old = {name: part for name, part in found.items() if name != "counts"}  # about.toml may say it
+    assert "not reached" not in pages.page(page_of(tmp_path, old))
+    (tmp_path / "about.toml").write_text('[counts]\n"updates to 90%" = "reward"\n')
+    assert "| one | 0.610 [0.610, 0.610] | not reached (0.610 at the end) |" in pages.page(page_of(tmp_path, old))
+
+
 @pytest.fixture
 def package(written, tmp_path, monkeypatch):
     """A package of experiments with two results."""
@@ -371,6 +418,19 @@ def test_the_command_writes_a_page_for_each_result_and_the_index(package, writte
     with pytest.raises(SystemExit, match="is not what its results say: run `python -m toy_results pages`"):
         pages.command("toy_results", ["--check"], console)
     assert "huge" in stale.read_text()  # a check writes nothing
+
+
+def test_a_page_without_a_paper_shows_verdicts_and_no_status(package, written):
+    """Nor does the index."""
+    own = [dict(record, source="theory") for record in written[1]["predictions"]]
+    file = package / "results/another/results.json"
+    file.write_text(json.dumps(written[1] | {"paper": None, "predictions": own}))
+    pages.command("toy_results", [], Console(file=io.StringIO()))
+    page, index = (package / "results/another/README.md").read_text(), (package / "README.md").read_text()
+    assert "- Our own " in page and "**holds**" in page
+    assert not any(word in page for word in ("Paper:", "Status:", "paper's", "checked against"))
+    row = next(line for line in index.splitlines() if "[another]" in line)
+    assert row.startswith("| Do both beat one? | [another](results/another/README.md) | – |") and row.endswith("| – |")
 
 
 def test_the_written_words_are_of_one_run(package, written):

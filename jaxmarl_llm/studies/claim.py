@@ -1,0 +1,94 @@
+"""The record of a run directory: its study, settings and seeds, which a later start must share.
+
+More seeds may be added to a finished run. They train in programs of their own, in a folder of their own, so that the
+numbers of the first seeds stay as they are. A frozen table never grows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxmarl_llm.runs.checkpoint import compare
+from jaxmarl_llm.runs.log import provenance
+from jaxmarl_llm.studies.cli import lock_directory
+from jaxmarl_llm.studies.lanes import STUDY
+from jaxmarl_llm.studies.pages.format import count
+from jaxmarl_llm.studies.pages.results import write_atomically
+
+Claim = tuple[dict[str, Any], list[int]]
+
+
+@contextlib.contextmanager
+def claim_directory(out: Path, info: dict[str, Any], head: str | None = None) -> Iterator[Claim]:
+    """Locks a run directory, and records its study; yields (the provenance of the run's first start, the first seed of
+    each addition).
+
+    `head` is the commit of a tree that was found clean.
+
+    Raises ValueError if the directory holds a run of other settings, other code or other seeds, if seeds cannot be
+    added, or if another process uses it. If a ValueError ends the run before an update, the record stays as it was.
+    """
+    kept = out / STUDY
+    with lock_directory(out):
+        former = kept.read_bytes() if kept.exists() else None
+        begun = provenance() | ({"commit": head} if head else {})
+        added: list[int] = []
+        if former is not None:
+            begun, added = _claim_again(out, former, info)
+        record = {**info, **({"added": added} if added else {}), "provenance": begun}
+        text = (json.dumps(record, indent=1) + "\n").encode()
+        logs = lambda: sum(file.stat().st_size > 0 for file in out.rglob("metrics.jsonl"))
+        before = logs()
+        write_atomically(kept, text)
+        try:
+            yield begun, added
+        except ValueError:
+            if former is None and not logs():
+                kept.unlink()  # the settings cannot work: the directory stays free
+            elif former is not None and logs() == before:
+                write_atomically(kept, former)
+            raise
+
+
+def _claim_again(out: Path, former: bytes, info: Mapping[str, Any]) -> Claim:
+    """The result of `claim_directory` for a directory with a record."""
+    try:
+        old = json.loads(former)
+        begun, added, seeds = old.pop("provenance"), old.pop("added", []), list(old["seeds"])
+        code = old.pop("code")
+        code = {"": code} if isinstance(code, str) else dict(code)  # a run of an earlier version has one digest
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{out / STUDY} is damaged: name another --out.") from None
+    info = dict(info)
+    if changed := [name for name, digest in info.pop("code").items() if code.get(name) != digest]:
+        raise ValueError(
+            f"{out} holds a run of other code in {changed[0]}, begun at {begun['commit']}: name another --out."
+        )
+    wanted = list(info["seeds"])
+    if "frozen" in old and _is_longer(wanted, seeds):
+        raise ValueError(f"{out} holds a frozen table, which never grows: more seeds are a new freeze.")
+    compare(out, old, info, ("seeds",) if _is_longer(wanted, seeds) or _is_longer(seeds, wanted) else ())
+    if _is_longer(seeds, wanted):
+        raise ValueError(f"{out} holds {count(len(seeds), 'seed')}, which stay: name another --out for {len(wanted)}.")
+    if wanted == seeds:
+        return begun, added
+    if not _is_finished(out, seeds):
+        raise ValueError(f"{out} is not finished: end the run with --seeds {len(seeds)}, then add seeds to it.")
+    return begun | {"command": sys.argv}, [*added, wanted[len(seeds)]]
+
+
+def _is_longer(seeds: list[int], others: list[int]) -> bool:
+    """True if the seeds are the others and more after them."""
+    return len(seeds) > len(others) and seeds[: len(others)] == others
+
+
+def _is_finished(out: Path, seeds: list[int]) -> bool:
+    """True if the results of exactly these seeds are written."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return bool(json.loads((out / "results.json").read_bytes())["seeds"] == seeds)
+    return False
