@@ -37,14 +37,14 @@ def remarks(results: Mapping[str, Any]) -> list[str]:
     return sentences
 
 
-class Row(NamedTuple):
-    """A row of the table: its arm, or two arms whose difference it is, and {metric: cell}."""
+class Line(NamedTuple):
+    """A line of the table: its arm, or two arms whose difference it is, and {metric: cell}."""
 
     arms: tuple[str, ...]
     cells: dict[str, str]
 
 
-def rows_of(results: Mapping[str, Any]) -> list[Row]:
+def rows_of(results: Mapping[str, Any]) -> list[Line]:
     """Arms x main metrics, as mean ± half of the interval; then the tested differences between arms with p."""
     rows, counts = [], counts_of(results, {})
     for arm, metrics in results["arms"].items():
@@ -54,15 +54,15 @@ def rows_of(results: Mapping[str, Any]) -> list[Row]:
             never, seeds = count_unreached(results, arm, metric, counts)
             reached = began + span(metrics[metric], 3) + f"\nnever in {never} of {seeds}" * bool(never)
             cells[metric] = tell_unreached(results, arm, metric, counts) or reached
-        rows.append(Row((arm,), cells))
+        rows.append(Line((arm,), cells))
     tested: dict[tuple[str, str], dict[str, str]] = {}
     for test in results["tests"]:
         cell = f"{span(test['difference'], 3)}\np = {test['p']:.2g}"
         tested.setdefault((test["a"], test["b"]), {})[test["metric"]] = cell
-    return rows + [Row(pair, cells) for pair, cells in tested.items()]
+    return rows + [Line(pair, cells) for pair, cells in tested.items()]
 
 
-def names_of(rows: Sequence[Row], width: int) -> dict[str, str]:
+def names_of(rows: Sequence[Line], width: int) -> dict[str, str]:
     """{arm: its name in a table}: itself, or its number where a name would take more than half of the width."""
     arms = [row.arms[0] for row in rows if len(row.arms) == 1]
     longest = max(len(" − ".join(row.arms)) for row in rows)
@@ -90,7 +90,7 @@ def tables(results: Mapping[str, Any], width: int) -> list[Table]:
     return shown
 
 
-def _table(rows: Sequence[Row], labels: Sequence[str], metrics: Sequence[str]) -> Table:
+def _table(rows: Sequence[Line], labels: Sequence[str], metrics: Sequence[str]) -> Table:
     shown = Table(title_justify="left")
     shown.add_column("arm", no_wrap=True)
     for metric in metrics:
