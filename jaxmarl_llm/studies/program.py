@@ -22,6 +22,7 @@ from jaxmarl_llm.runs.loop import resume, train
 from jaxmarl_llm.runs.nonfinite import save_nonfinite
 from jaxmarl_llm.studies.identity import describe
 from jaxmarl_llm.studies.lanes import Program, homes_of
+from jaxmarl_llm.studies.pages.format import duration
 from jaxmarl_llm.studies.pages.results import write_atomically
 from jaxmarl_llm.studies.prepared import Preparation
 from jaxmarl_llm.studies.settings import Settings, select_models
@@ -237,7 +238,7 @@ class Training:
             entropy = np.mean([x for name, x in metrics.items() if name.startswith("cross_entropy/")])
             self.on_text(
                 f"{self.program.name}: warm start, update {number + 1} of {updates}: cross-entropy "
-                f"{entropy:.3f} a token, about {left / 60:.1f} minutes left"
+                f"{entropy:.3f} a token, about {duration(left)} left"
             )
 
     def write_games(self, state: Any, update: int) -> None:

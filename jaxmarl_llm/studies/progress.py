@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from jaxmarl_llm.studies.pages.format import duration
+
 LINES = 10  # lines of a run without a terminal, besides one a program
 
 
@@ -71,13 +73,6 @@ class Estimate:
         )
 
 
-def say_seconds(seconds: float) -> str:
-    """ "40 s", "12 min" or "2.5 h"."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
 class Shown:
     """A run on the console: `begin` a program, then `step` after each of its updates."""
 
@@ -102,7 +97,7 @@ class Shown:
         self._done += 1
         self._estimate.step()
         seconds = self._estimate.seconds
-        left = "" if seconds is None else f"about {say_seconds(seconds)} left"
+        left = "" if seconds is None else f"about {duration(seconds)} left"
         self._bar.update(self._task, completed=self._done, description=text, left=left)
         if not self._console.is_terminal and left and (self._done >= self._next or self._done == self._total):
             self._console.print(f"update {self._done} of {self._total}: {text}, {left}")
