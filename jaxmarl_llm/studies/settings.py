@@ -81,7 +81,7 @@ class Settings:
     same command with another number records the last games of a finished run again."""
     games_every: int = 0
     """Updates between games that are recorded in between, which cost about an update each; 0: none."""
-    out: Annotated[Path, tyro.conf.arg(help_behavior_hint="")] = Path()
+    out: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="")] = None
     """Run directory. Default: runs/STUDY-MODEL."""
     frozen: bool = False
     """Run the frozen table (`freeze`): all arms, with the seeds of its digest."""
