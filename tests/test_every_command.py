@@ -39,7 +39,7 @@ NEEDED = {  # what a command reads that an earlier line of its page, in Python o
     "questions.jsonl": """yes '{"prompt": "What is 2 plus 2?", "answer": 4}' | head -50 > questions.jsonl""",
     "rewards:brief": r"printf 'def brief(completions):\n    return [1.0 for text in completions]\n' > rewards.py",
 }
-PLACEHOLDERS = {"NAME or silent": "kuhn_poker", "=DIR": "=runs/demo/naive-0/policies/seat_0"}
+PLACEHOLDERS = {"NAME or silent": "kuhn_poker", "=DIR": "=runs/demo/naive-0/policies/learner"}
 COMMAND = re.compile(r"((?:\b[A-Z_]+=\S+ )*)(?:\.venv/bin/)?python -m ([^`#\n]*)")
 REFUSED = {"runs/nan": 3}  # a run whose page says how it ends: its exit status
 
