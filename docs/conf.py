@@ -10,6 +10,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")  
 
 import docstrings  # noqa: E402
 import generate  # noqa: E402
+import markup  # noqa: E402
 from sphinx.pycode import ModuleAnalyzer  # noqa: E402
 
 import jaxmarl_llm  # noqa: E402
@@ -48,9 +49,18 @@ html_theme_options = {
 }
 
 
+GENERATED = ("games/", "methods/", "notebooks/", "reference/")
+
+
+def replace_links(app, page, source):
+    if not page.startswith(GENERATED):
+        source[0] = markup.links_of_docs(source[0], "../" * page.count("/"))
+
+
 def setup(app):
     plain = ModuleAnalyzer.__init__
     ModuleAnalyzer.__init__ = lambda self, source, *names: plain(self, docstrings.mark_comments(source), *names)
     app.connect("builder-inited", lambda app: generate.main())
+    app.connect("source-read", replace_links)
     app.connect("autodoc-process-docstring", docstrings.docstring)
     app.connect("autodoc-skip-member", docstrings.skip)

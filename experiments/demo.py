@@ -1,4 +1,4 @@
-"""Two copies of SmolLM2-135M play the prisoner's dilemma and learn, each from its own points.
+"""SmolLM2-135M plays the prisoner's dilemma against itself and learns from the points of each seat.
 
 python -m experiments demo
 
@@ -54,7 +54,7 @@ class Options:
 def study() -> Study:
     """The demo as a study of one arm. It judges nothing."""
     return Study(
-        question="Do two copies of a language model that learn from their own points learn to defect?",
+        question="Does a language model that plays itself, and learns from the points of each seat, learn to defect?",
         claim="Cooperation falls.",
         arms={ARM: RECIPE},
         method=ARM,
@@ -67,9 +67,9 @@ def run(options: Options, stop: threading.Event, console: Console) -> bool:
     """Trains and shows the curve; False if a signal stopped it."""
     updates = RECIPE.pretrained["updates"]
     console.print(
-        f"Two copies of SmolLM2-135M play the prisoner's dilemma, 64 games an update, {updates} updates. Each learns "
-        "from its own points: expect cooperation to fall from about one half to nearly 0. That takes three to four "
-        "minutes on two cores.",
+        f"SmolLM2-135M plays the prisoner's dilemma against itself, 64 games an update, {updates} updates, and learns "
+        "from the points of each seat: expect cooperation to fall from about one half to nearly 0. That takes two to "
+        "four minutes on two cores.",
         highlight=False,
     )
     settings = Settings(

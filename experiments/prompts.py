@@ -147,24 +147,24 @@ def run(options: Options, stop: threading.Event, console: Console) -> bool:
         raise ValueError(f"The word {settings.study!r} belongs to no option: questions are --data FILE.")
     if settings.frozen:
         raise ValueError("These questions have no frozen table: leave out --frozen.")
-    if settings.out == Path():
-        settings = replace(settings, out=Path("runs") / f"prompts-{Path(settings.label).name}")
+    out = settings.out or Path("runs") / f"prompts-{Path(settings.label).name}"
+    settings = replace(settings, out=out)
     entry = study_of(options)
     if not runner.run(entry, settings, stop, console):
         return False
     if not settings.profile and distributed.is_main_process():
-        console.print(escape(compare(settings, entry.study)), highlight=False, soft_wrap=True)
+        console.print(escape(compare(settings, out, entry.study)), highlight=False, soft_wrap=True)
     return True
 
 
-def compare(settings: Settings, study: Study) -> str:
+def compare(settings: Settings, out: Path, study: Study) -> str:
     """A sentence on the held-out questions before and after training, with an interval over questions."""
     game = study.recipes[ARM].game
     if not game.testing:
         return "No question was held out: --held-out 0.2 holds out a fifth."
     seeds = range(settings.first_seed, settings.first_seed + settings.seeds)
     before, after = (
-        program.read_games(settings.out, file, f"{ARM}", seeds, not settings.tiny)[HELD_OUT]
+        program.read_games(out, file, f"{ARM}", seeds, not settings.tiny)[HELD_OUT]
         for file in (program.BEFORE, program.AFTER)
     )  # [seeds, questions]
     first, last = (np.nanmean(values, 0) for values in (before, after))

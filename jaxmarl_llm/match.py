@@ -318,7 +318,7 @@ def table(match: Match, result: dict[str, Any], known: dict[str, Any] | None) ->
     for name, cells in result["means"].items():
         put(name, [interval(x) for x in cells])
     for case, cells in result.get("cooperation", {}).items():
-        title = "cooperates at first" if case == "first" else f"cooperates after {case}"
+        title = "cooperates at first" if case == "first" else f"cooperates after {case} (own move, other's)"
         put(title, ["never met" if not n else f"{number(x)} of {n}" for x, n in cells])
     if known:
         put("NashConv, in all seats", [number(x) for x in known["nash_conv"]])

@@ -157,11 +157,19 @@ def test_options_that_cannot_work_together_are_said():
     assert "without snapshots" in refused and not taken.strip()
 
 
-def test_links_between_pages_lead_somewhere():
+def test_links_of_the_pages_lead_somewhere_in_a_clone_and_in_the_docs(tool, methods):
+    """The docs have pages of their own for what a clone has as files."""
+    made = {*methods, "games/index.md", "reference/index.md"}
+    made |= {f"notebooks/{path.name}" for path in (ROOT / "notebooks").glob("*.ipynb")}
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            generated = re.match(r"(\.\./)?(games|methods|reference|notebooks)/", target)
-            assert generated or (page.parent / target).exists(), f"{page.name}: {target}"
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+        up = "../" * (len(page.relative_to(DOCS).parts) - 1)
+        for target in re.findall(r"\]\(([^)#:]+)\)", tool("markup").links_of_docs(page.read_text(), up)):
+            inside = (page.parent / target).resolve()
+            if inside.suffix not in (".png", ".svg"):  # Sphinx takes pictures from anywhere
+                assert inside.is_relative_to(DOCS), f"{page.name}: {target}"
+            assert inside.exists() or inside.relative_to(DOCS).as_posix() in made, f"{page.name}: {target}"
 
 
 def test_the_example_page_of_games_is_small_and_whole(tool, tmp_path):
@@ -239,7 +247,7 @@ SURPRISES = (DOCS / "surprises.md").read_text().split("\n## ")[1:]
 
 @pytest.mark.parametrize("section", SURPRISES, ids=lambda section: section.split("\n")[0])
 def test_a_surprise_is_frozen_and_contradicted_and_has_the_numbers_of_its_page(section):
-    run = re.search(r"^\[\w+\]\(methods/(\w+)\.md\)", section, re.MULTILINE)[1]
+    run = re.search(r"^\[\w+\]\(\.\./experiments/results/(\w+)/README\.md\)", section, re.MULTILINE)[1]
     page = (ROOT / f"experiments/results/{run}/README.md").read_text()
     assert "\n**Frozen** at " in page and "| **contradicted** |" in page
     prose = re.sub(r"\]\([^)]*\)", "]", section)

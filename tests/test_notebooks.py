@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from jaxmarl_llm.devices import compiling
+
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = ROOT / "notebooks"
 
@@ -216,6 +218,18 @@ def test_a_fault_is_seen(tool, tmp_path, output):
     for stored, bad in ((stream("3 of 4, and/or 1/2: https://a.org/b/c"), False), (stream(*output), True)):
         sys.modules["nbformat"].write(book(tool, stored), tmp_path / "x.ipynb")
         assert bool([*tool.faults(tmp_path / "x.ipynb")]) == bad
+
+
+def test_no_wait_that_a_trainer_explains_is_an_output(tool, monkeypatch, capsys):
+    """How long a machine waits is no result, whatever the trainer says that it waits for."""
+    monkeypatch.setattr(compiling, "PATIENCE", -1.0)
+    said = re.findall(r'"((?:compiling|playing)[a-z ]+)"', (ROOT / "jaxmarl_llm/training/trainer.py").read_text())
+    assert len(said) >= 3
+    for text in said:
+        with compiling.announce(text):
+            pass
+    assert f"{said[0]} took 0 s" in (waits := capsys.readouterr().err)
+    assert not tool.WAIT.sub("", waits) and tool.WAIT.sub("", "Warning: it took 3 s\n")
 
 
 def test_a_badge_follows_from_the_address_of_the_project(tool):

@@ -13,6 +13,23 @@ from docstrings import restructure
 ROOT = Path(__file__).parent.parent
 
 
+IN_DOCS = {  # a file of the repository: its page in the docs
+    r"notebooks/(\w+\.ipynb)": r"notebooks/\1",
+    r"experiments/README\.md": "methods/index.md",
+    r"experiments/results/(\w+)/README\.md": r"methods/\1.md",
+    r"experiments/results/(\w+/\w+\.svg)": r"methods/\1",
+    r"README\.md#games": "games/index.md",
+    "jaxmarl_llm": "reference/index.md",
+}
+
+
+def links_of_docs(text: str, up: str) -> str:
+    """A page of docs/ whose links to files of the repository lead to pages of the docs; `up` leads to docs/ from it."""
+    for file, page in IN_DOCS.items():
+        text = re.sub(rf"\]\({up}\.\./{file}\)", rf"]({up}{page})", text)
+    return text
+
+
 def fence(text: str, kind: str = "told") -> str:
     return f"```{{code-block}} text\n:class: {kind}\n\n{text.rstrip()}\n```"
 

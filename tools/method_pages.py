@@ -18,7 +18,6 @@ from jaxmarl_llm.studies.pages.index import index as index_of
 from jaxmarl_llm.studies.pages.index import kind
 from jaxmarl_llm.studies.pages.page import CHECKED, read_about
 from jaxmarl_llm.studies.pages.page import link as link_to
-from jaxmarl_llm.studies.pages.page import page as page_of_run
 from jaxmarl_llm.training.recipe import Recipe
 
 STUDIES = "experiments"
@@ -157,7 +156,7 @@ def study_page(name: str, files: list[Path]) -> str:
     ]
     parts = [f"# {name}"]
     for file in files:
-        text, run = page_of_run(file), file.parent.name
+        text, run = file.with_name("README.md").read_text(encoding="utf-8"), file.parent.name
         notes = file.with_name("notes.md")
         transcript = file.with_name("transcript.md")
         text = re.sub(r"^- \[(Notes|A transcript).*\n?", "", text, flags=re.MULTILINE).rstrip()

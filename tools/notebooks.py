@@ -32,7 +32,7 @@ TOLERANCE = 0.01
 MAX_BYTES = 300_000
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 FORBIDDEN = re.compile(r"(?:^|[\s'\"(=:])/\w[\w.-]*/\w|[A-Z]:\\\w|Warning\b|site-packages")  # a path, or a warning
-WAIT = re.compile(r"^compiling .*(?:\.\.\.|took \d+ s)\n?", re.MULTILINE)  # printed by a Trainer, by the clock
+WAIT = re.compile(r"^[a-z ]+ (?:\.\.\.|took \d+ s)\n?", re.MULTILINE)  # printed by a Trainer, by the clock
 COLAB = "https://colab.research.google.com"
 TEXTS = "text/plain", "text/html", "text/markdown"
 # tqdm recommends widgets, which no notebook uses; XLA reports slow compilations, which other work of the machine causes
@@ -81,7 +81,7 @@ def differences(stored: Any, executed: Any) -> Iterator[str]:
     for number, (before, after) in enumerate(zip(code_cells(stored), code_cells(executed), strict=True), start=1):
         old, new = [[pair for x in cell.outputs for pair in texts(x).items()] for cell in (before, after)]
         if [kind for kind, _ in old] != [kind for kind, _ in new]:
-            yield f"Cell {number} has outputs {[kind for kind, _ in new]}; stored are {[kind for kind, _ in old]}."
+            yield f"Cell {number} has outputs {new}; stored are {[kind for kind, _ in old]}."
             continue
         for (_, told), (_, says) in zip(old, new, strict=True):
             if not agree(told, says, before.metadata.get("tolerance")):

@@ -103,6 +103,9 @@ def compare(directory: Path, old: Mapping[str, Any], new: Mapping[str, Any], may
     for name in [*now, *(name for name in before if name not in now)]:
         a, b = before.get(name, "(not set)"), now.get(name, "(not set)")
         if a != b and name not in may_differ and name.split(".")[0] not in may_differ:
+            alike = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), 0)
+            begin = max(0, alike - 20)  # JSON can be long
+            a, b = (x if len(x) <= 60 else f"{'...' * (begin > 0)}{x[begin : begin + 57]}..." for x in (a, b))
             raise ConfigMismatch(f"checkpoint in {directory} was made with {name}={a}, this run asks for {name}={b}")
 
 

@@ -136,6 +136,8 @@ class AgentRollout(HostRollout):
             return await asyncio.wait_for(self.game.play(episode), self.game.timeout), ""
         except TimeoutError:
             return None, f"it took more than {self.game.timeout:g} seconds."
+        except ImportError as error:  # no further episode would go better
+            raise ValueError(f"The program lacks a package. {error}") from error
         except Exception as error:  # a program is anybody's code
             return None, f"{type(error).__name__}: {error}"
 
@@ -196,7 +198,7 @@ def _connector(service: Service) -> Callable[[str, str], Any]:
         try:
             from jaxmarl_llm.serving.clients import Clients
         except ImportError as error:
-            raise ValueError("A client needs further packages: pip install 'jaxmarl-llm[serve]'.") from error
+            raise ImportError("A client needs further ones: pip install 'jaxmarl-llm[serve]'.") from error
         return Clients(service)
 
     return lambda episode, seat: clients().client(episode, seat)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxmarl_llm.runs.checkpoint import compare
+from jaxmarl_llm.runs.checkpoint import ConfigMismatch, compare
 from jaxmarl_llm.runs.log import provenance
 from jaxmarl_llm.studies.cli import lock_directory
 from jaxmarl_llm.studies.lanes import STUDY
@@ -65,6 +65,11 @@ def _claim_again(out: Path, former: bytes, info: Mapping[str, Any]) -> Claim:
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"{out / STUDY} is damaged: name another --out.") from None
     info = dict(info)
+    if old.get("study") != info["study"]:
+        raise ValueError(f"{out} holds a run of the study {old.get('study')}: name another --out for {info['study']}.")
+    if ("sweep" in old) != ("sweep" in info):
+        kinds = ("a sweep", "a run without --sweep")[:: 1 if "sweep" in old else -1]
+        raise ValueError(f"{out} holds {kinds[0]}, and this is {kinds[1]}: name another --out.")
     if changed := [name for name, digest in info.pop("code").items() if code.get(name) != digest]:
         raise ValueError(
             f"{out} holds a run of other code in {changed[0]}, begun at {begun['commit']}: name another --out."
@@ -72,7 +77,10 @@ def _claim_again(out: Path, former: bytes, info: Mapping[str, Any]) -> Claim:
     wanted = list(info["seeds"])
     if "frozen" in old and _is_longer(wanted, seeds):
         raise ValueError(f"{out} holds a frozen table, which never grows: more seeds are a new freeze.")
-    compare(out, old, info, ("seeds",) if _is_longer(wanted, seeds) or _is_longer(seeds, wanted) else ())
+    try:
+        compare(out, old, info, ("seeds",) if _is_longer(wanted, seeds) or _is_longer(seeds, wanted) else ())
+    except ConfigMismatch as error:
+        raise ConfigMismatch(f"{error}: name another --out.") from None
     if _is_longer(seeds, wanted):
         raise ValueError(f"{out} holds {count(len(seeds), 'seed')}, which stay: name another --out for {len(wanted)}.")
     if wanted == seeds:

@@ -68,7 +68,7 @@ def _parse(package: str, words: Sequence[str]) -> tuple[Any, Any]:
     from jaxmarl_llm.text.refusals import suggest
 
     entry = None if words[0].startswith("-") else registry.load(package, words[0])  # before tyro, for a clear error
-    prog = f"python -m {package}"
+    prog = f"python -m {package} {entry.name if entry else 'NAME'}"
     about = f"{_describe(entry)}\n\n{runner.__doc__}" if entry else runner.__doc__
     try:
         settings = tyro.cli(Settings, args=list(words), prog=prog, description=about)

@@ -80,7 +80,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
     arms = {name: arm for name, arm in every.items() if isinstance(arm, Recipe)}
     seeds = tuple(range(settings.first_seed, settings.first_seed + settings.seeds))
     out = settings.out
-    if out == Path():
+    if out is None:
         words = (entry.name, "frozen" if freeze else Path(settings.label).name, *(["sweep"] if settings.sweep else []))
         out = Path("runs") / "-".join(words)
     alone = not settings.tiny

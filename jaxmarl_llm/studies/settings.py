@@ -17,6 +17,7 @@ from jaxmarl_llm.runs.checkpoint import LAST_TWO, Keep
 from jaxmarl_llm.studies import sweep
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import Study
+from jaxmarl_llm.text.refusals import suggest
 from jaxmarl_llm.training.recipe import Recipe, for_pretrained
 from jaxmarl_llm.training.setup import LORA, TINY, Model
 
@@ -81,7 +82,7 @@ class Settings:
     same command with another number records the last games of a finished run again."""
     games_every: int = 0
     """Updates between games that are recorded in between, which cost about an update each; 0: none."""
-    out: Annotated[Path, tyro.conf.arg(help_behavior_hint="")] = Path()
+    out: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="")] = None
     """Run directory. Default: runs/STUDY-MODEL."""
     frozen: bool = False
     """Run the frozen table (`freeze`): all arms, with the seeds of its digest."""
@@ -174,7 +175,9 @@ def select_arms(settings: Settings, study: Study) -> dict[str, Recipe | Computed
     unknown = [arm for arm in names if arm not in study.all_arms]
     if unknown or not names:
         what = f"has no arm {unknown[0]!r}" if unknown else "was given no arm"
-        raise ValueError(f"{settings.study} {what}: choose from {', '.join(study.all_arms)}.")
+        hint = suggest(unknown[0], [*study.all_arms]) if unknown else ""
+        choose = f". {hint}Choose" if hint else ": choose"
+        raise ValueError(f"{settings.study} {what}{choose} from {', '.join(study.all_arms)}.")
     arms = {name: study.recipes[name] for name in names if name in study.recipes}
     computed = [name for name in names if name not in arms]
     if computed and not settings.tiny:

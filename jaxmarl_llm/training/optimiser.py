@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from optax.contrib import MuonDimensionNumbers
 
@@ -123,6 +125,14 @@ def check_optimiser(optimiser: Any, learners: Sequence[str]) -> None:
             return
         _check_rate_function(function)
         _check_result(function)
+
+
+def check_rates(hparams: Mapping[str, Any]) -> None:
+    """Raises ValueError for a learning rate, or a value of its schedule, that is negative or not finite."""
+    for name, rate in hparams.items():
+        given = name.partition("/")[0] == "learning_rate" and not callable(rate)
+        if given and not all(0 <= x < math.inf for x in np.ravel(rate)):
+            raise ValueError(f"{name} must be finite and not negative, got {rate}.")
 
 
 def check_common(optimiser: Any) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxmarl_llm.environments import check_learners
 from jaxmarl_llm.environments.bridges.python_games import HostGame
 from jaxmarl_llm.environments.check import check_object
 from jaxmarl_llm.environments.extras import Extras
@@ -32,7 +33,7 @@ from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training.estimator import check_advantage
 from jaxmarl_llm.training.left_out import mean_of_kept
-from jaxmarl_llm.training.optimiser import check_optimiser
+from jaxmarl_llm.training.optimiser import check_optimiser, check_rates
 from jaxmarl_llm.training.records import NEW, TINY_SIZE, AdvantageFn, Arranged, Common, Snapshots, TinySize
 from jaxmarl_llm.training.update import Optimiser, OptimiserFn
 
@@ -198,15 +199,12 @@ class Recipe:
             if policy and policy not in self.learners:
                 raise ValueError(f"The hparam {name!r} is of no policy that learns: those are {self.learners}.")
         check_optimiser(self.optimiser, self.learners)
+        check_rates(self.hparams)
         check_choices(self.choices, self.selection)
         for name in self.choices:
             if name in DEFAULT_HPARAMS or name in self.hparams or name.startswith("learning_rate/"):
                 raise ValueError(f"{name!r} is a choice and an hparam: give one of them another name.")
-        for name in self.learners:
-            if near := difflib.get_close_matches(name, self.game.scripts, n=1, cutoff=0.86):
-                raise ValueError(
-                    f"Is {name!r} to learn, or is it {near[0]!r}, who is scripted? Rename it if it learns."
-                )
+        check_learners(self.learners, self.game)
         check_advantage(self.advantage, self.group_size)
         if isinstance(self.warm_start, Recipe) and set(self.warm_start.learners) != set(self.learners):
             raise ValueError(f"Warm start of {self.warm_start.learners}, but other learners begin: {self.learners}.")
@@ -352,6 +350,7 @@ def by_run(recipe: Recipe, hparams: Sequence[Mapping[str, Any]]) -> dict[str, An
         if wrong := [*(set(names) ^ set(run))]:
             has = "lacks" if wrong[0] in names else "has"
             raise ValueError(f"A run {has} the hparam {wrong[0]!r}: give it Recipe.all_hparams, {', '.join(names)}.")
+        check_rates(run)
     return stack_runs(recipe.choices, hparams)
 
 

@@ -42,7 +42,9 @@ def test_the_demo_runs_and_goes_on(tmp_path, monkeypatch):
         printed = io.StringIO()
         assert demo.run(demo.Options(out=tmp_path / "demo"), threading.Event(), Console(file=printed, width=200))
         text = printed.getvalue()
-        assert text.startswith("Two copies of SmolLM2-135M play the prisoner's dilemma, 64 games an update, 3 updates.")
+        assert text.startswith(
+            "SmolLM2-135M plays the prisoner's dilemma against itself, 64 games an update, 3 updates"
+        )
         assert "Cooperation by update" in text and "not tested by this run" not in text
         assert ("update 3 of 3" in text) == (not again)
     assert (tmp_path / "demo/games.html").exists()

@@ -188,6 +188,7 @@ CONFIG = {"games": 32, "model": {"name": "tiny", "width": 32}, "payoff": (3, 1),
         ({"games": 64, "model": {"name": "big", "width": 32}}, "games=32, this run asks for games=64"),
         ({"model": {"name": "tiny", "width": 64}}, "model.width=32, this run asks for model.width=64"),
         ({"payoff": (3, 0)}, r"payoff=\[3, 1\], this run asks for payoff=\[3, 0\]"),
+        ({"games": list(range(99))}, r"games=32, this run asks for games=\[0, 1, .{50}\.\.\.$"),
         ({"max_grad_norm": 0.2}, r"max_grad_norm=\(not set\), this run asks for max_grad_norm=0.2"),
     ],
 )

@@ -198,6 +198,16 @@ def test_an_update_in_which_every_episode_failed_is_skipped():
         assert all(jax.tree.leaves(same)) == bool(skipped)
 
 
+def test_a_program_without_its_package_ends_the_run_at_once():
+    async def play(episode):
+        await episode.say("first", "a")
+        import a_package_that_is_missing  # noqa: F401
+
+    trainer = trainer_of(play)
+    with pytest.raises(ValueError, match=r"The program lacks a package\. No module named 'a_package_that_is_missing'"):
+        trainer.update(trainer.init(), 0)
+
+
 def test_a_client_of_an_unknown_seat_is_refused_at_once():
     episode = AgentEpisode(0, ("first", "second"), say=print, client=print)
     with pytest.raises(ValueError, match=r"There is no seat 'frist': possible are first, second\."):

@@ -138,9 +138,12 @@ def test_faults_stopped_and_killed_ends_with_the_same_table(unbroken, tmp_path):
     same(unbroken, out)
 
 
-def test_a_finished_run_only_shows_its_table_again(unbroken, monkeypatch, capsys):
+@pytest.mark.parametrize("here", [False, True])
+def test_a_finished_run_only_shows_its_table_again(here, unbroken, monkeypatch, capsys):
     began = (unbroken / "centred" / "metrics.jsonl").stat().st_mtime_ns
-    assert exit_status(*SMALL, "--out", unbroken, patch=monkeypatch) == 0
+    if here:
+        monkeypatch.chdir(unbroken)
+    assert exit_status(*SMALL, "--out", "." if here else unbroken, patch=monkeypatch) == 0
     assert "centred" in capsys.readouterr().out
     assert (unbroken / "centred" / "metrics.jsonl").stat().st_mtime_ns == began
 
@@ -159,6 +162,10 @@ def test_a_finished_run_only_shows_its_table_again(unbroken, monkeypatch, capsys
         (("mars", "--learning-rate", "0"), "learning_rate must be a positive number, got 0.0"),
         (("mars", "--models", "smollm2"), "--models takes NAME=MODEL, got 'smollm2'"),
         (("mars", "--arms", "best"), "mars has no arm 'best': choose from episode/pooled"),
+        (
+            ("mars", "--arms", "centered"),
+            "no arm 'centered'. Did you mean centred? Choose from episode/pooled",
+        ),
         (("mars", "--arms"), "mars was given no arm: choose from episode/pooled"),
         (("mars", "--seeds", "0"), "seeds must be at least 1, got 0"),
         (("mars", "--frozen", "--seeds", "3"), "--frozen runs the frozen table as it is: leave out --seeds"),

@@ -48,6 +48,8 @@ class ByteTokenizer:
         self.texts = texts
         self.token_bytes = tuple(None if isinstance(text, str) else text for text in texts)
         self.vocab_size = len(texts)
+        words = sorted((text for text in texts if isinstance(text, bytes)), key=len, reverse=True)
+        self.by_first = {byte: [word for word in words if word[0] == byte] for byte in range(256)}  # longest first
         start, self.end = texts.index("<|im_start|>"), texts.index("<|im_end|>")
         line, system, user, assistant = (texts.index(byte) for byte in (b"\n", b"s", b"u", b"a"))
         self.trims = Trims()
@@ -62,7 +64,7 @@ class ByteTokenizer:
         """The longest token that fits, again and again."""
         rest, ids = text.encode(), []
         while rest:
-            longest = max((t for t in self.token_bytes if t and rest.startswith(t)), key=len)
+            longest = next(word for word in self.by_first[rest[0]] if rest.startswith(word))
             ids.append(self.texts.index(longest))
             rest = rest[len(longest) :]
         return ids

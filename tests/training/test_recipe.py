@@ -189,6 +189,7 @@ def test_runs_have_the_recipe_s_hparams_and_a_seed_each():
         ([hparams] * 2, [0], "got 2 hparams and 1 seeds"),
         ([hparams], [0, 1], "got 1 hparams and 2 seeds"),
         ([hparams | {"clipp": 0.1}], [0], "has the hparam 'clipp'"),
+        ([hparams | {"learning_rate": -1e-2}], [0], "learning_rate must be finite and not negative, got -0.01"),
         ([fewer], [0], "lacks the hparam 'credit'"),
     ):
         with pytest.raises(ValueError, match=says):
@@ -226,6 +227,9 @@ def test_components_are_weighed_by_the_estimator():
         ({"group_size": 1}, "rloo compares the games of a group: group_size must be at least 2"),
         ({"hparams": {"learning_rate/c": 1e-3}}, "'learning_rate/c' is of no policy that learns"),
         ({"seats": (("a", "correctt"),)}, "Is 'correctt' to learn, or is it 'correct', who is scripted"),
+        ({"seats": (("a", "tit_for_tat"),)}, "'tit_for_tat' is a script of .*, and not of"),
+        ({"hparams": {"learning_rate": -1e-3}}, "learning_rate must be finite and not negative, got -0.001"),
+        ({"hparams": {"learning_rate/a": float("nan")}}, "learning_rate/a must be finite and not negative"),
         ({"advantage": None}, "needs an advantage estimator"),
         ({"hparams": {"learning_rat": 1e-3}}, "did you mean 'learning_rate'"),
         ({"games": {"plain": RECIPE}}, "The standard step plays the recipe's game alone"),

@@ -119,6 +119,7 @@ function said(seat, i, answer) {
       span.token = token;
       span.tabIndex = -1;
       span.setAttribute("role", "button");
+      span.title = "show its alternatives and their probabilities";
       span.onclick = span.onfocus = () => detail(span, token, answer);
     }
     made.append(span);

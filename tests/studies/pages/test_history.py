@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxmarl_llm.studies import catalogue, commands, frozen
+from jaxmarl_llm.studies import commands, frozen
 from jaxmarl_llm.studies.pages import history
 
 STUDY = """
@@ -371,10 +371,3 @@ def test_a_freeze_may_wait_for_its_table_and_a_third_one_may_not_skip_it(publish
         faults = history.faults(PACKAGE, published)
         assert len(faults) == number and all("neither the latest one nor in" in fault for fault in faults)
         assert "A later freeze waits for its table" in (published / "results/levels/README.md").read_text()
-
-
-def test_the_repository_has_nothing_to_hide():
-    home = catalogue.home("experiments")
-    if git(home, "rev-parse", "--is-shallow-repository") == "true":
-        pytest.skip("the history of git is cut off")
-    assert history.faults("experiments", home) == []
