@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import numpy as np
 
 from jaxmarl_llm.devices import distributed, sharding
 from jaxmarl_llm.keys import EVALUATE, key_for
+from jaxmarl_llm.models import lora
+from jaxmarl_llm.rollout.policy import PLAIN
 from jaxmarl_llm.rollout.policy_files import save_policy
 from jaxmarl_llm.runs.checkpoint import Checkpoints, digests, seal
 from jaxmarl_llm.runs.log import RunLog
@@ -26,6 +29,7 @@ from jaxmarl_llm.studies.pages.format import duration
 from jaxmarl_llm.studies.pages.results import write_atomically
 from jaxmarl_llm.studies.prepared import Preparation
 from jaxmarl_llm.studies.settings import Settings, select_models
+from jaxmarl_llm.training.setup import TINY_BASE
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.view import page, records
 
@@ -287,7 +291,8 @@ def prefix_texts(on_text: Callable[[str], None], name: str) -> Callable[[str], N
 def save_policies(trainer: Trainer, state: Any, run: int, directory: Path) -> None:
     """Writes each learner of the lane `run` to directory/NAME.
 
-    A pretrained model without an adapter is left out: all its weights are trained, and the checkpoint holds them.
+    A pretrained model without an adapter is left out: all its weights are trained, and the checkpoint holds them. An
+    adapter of a tiny base, which no file holds, is added to it, so that a whole tiny policy is written.
     """
     parts = trainer.parts
     small = {name: home for name, home in parts.policy_set_of.items()
@@ -299,7 +304,12 @@ def save_policies(trainer: Trainer, state: Any, run: int, directory: Path) -> No
         directory.mkdir(exist_ok=True)
         for name, home in small.items():
             policy_set = parts.policy_sets[home]
-            save_policy(directory / name, policy_set, policy_set.policies.index(name), taken[name], home)
+            number, weights_of = policy_set.policies.index(name), taken[name]
+            if home == TINY_BASE:
+                weights_of = lora.merge(parts.base[home], lora.concatenate([weights_of], [policy_set.loras[number]]))
+                policy_set = replace(policy_set, policies=(name,), lora=None, sampling=PLAIN)
+                number = 0
+            save_policy(directory / name, policy_set, number, weights_of, home)
 
 
 def mean_of_games(games: np.ndarray) -> float:

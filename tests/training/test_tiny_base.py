@@ -13,9 +13,11 @@ import pytest
 from jaxmarl_llm.environments.classic.card_games import KuhnPoker
 from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.environments.solo.lock_chain import LockChain
-from jaxmarl_llm.models import layers
+from jaxmarl_llm.models import decoder, layers, lora
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rollout.policy_files import load_policy
+from jaxmarl_llm.studies.program import save_policies
 from jaxmarl_llm.training import step
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe, always, component_returns, mean_return
@@ -42,7 +44,7 @@ def test_the_base_itself_does_not_learn():
 
 
 @pytest.mark.long
-def test_policies_of_one_tiny_base_learn_each_for_itself():
+def test_policies_of_one_tiny_base_learn_each_for_itself_and_can_play_elsewhere(tmp_path):
     trainer = Trainer(RECIPE, [RECIPE.all_hparams], [0], dict.fromkeys(NAMES, Model(TINY_BASE, Lora(8, 16.0))))
     ((_, policy_set),) = trainer.policy_sets.items()
     assert policy_set.policies == NAMES and len(trainer.base) == 1
@@ -57,6 +59,25 @@ def test_policies_of_one_tiny_base_learn_each_for_itself():
     jax.tree.map(np.testing.assert_array_equal, before, jax.tree.map(np.array, trainer.base))
     ends = [np.asarray(state.learners.weights[name]["policy"]["q_proj"]["a"]) for name in NAMES]
     assert len({end.tobytes() for end in ends}) == len(NAMES) and (ends[0] != first).any()
+
+    save_policies(trainer, state, 0, tmp_path / "policies")
+    adapters = [jax.tree.map(lambda x: x[0], state.learners.weights[name]["policy"]) for name in NAMES]
+    rows, joined = (
+        np.arange(3 * len(NAMES), dtype=np.int32).reshape(-1, 3) % 7,
+        lora.concatenate(adapters, policy_set.loras),
+    )
+    (base,) = trainer.base.values()
+    spoken, _ = decoder.forward(policy_set.config, base, rows, adapters=joined, policy=np.arange(len(NAMES)))
+    for name, row, said in zip(NAMES[:3], rows, spoken, strict=False):
+        alone = load_policy(tmp_path / "policies" / name)
+        assert alone.adapter is None and alone.tokenizer.strings == policy_set.tokenizer.strings
+        np.testing.assert_allclose(
+            decoder.forward(alone.model.config, alone.model.params, row[None])[0][0], said, atol=2e-4
+        )
+    line_ups = ((NAMES[0],), (f"policy/{tmp_path}/policies/{NAMES[1]}",))
+    other = dataclasses.replace(RECIPE, seats=line_ups, groups=2)
+    played = Trainer(other, [other.all_hparams], [0])
+    assert played.update(played.init(), 0)[1]["solved"].shape == (1,)
 
 
 @pytest.mark.parametrize(
