@@ -62,18 +62,15 @@ def test_policies_of_one_tiny_base_learn_each_for_itself_and_can_play_elsewhere(
 
     save_policies(trainer, state, 0, tmp_path / "policies")
     adapters = [jax.tree.map(lambda x: x[0], state.learners.weights[name]["policy"]) for name in NAMES]
-    rows, joined = (
-        np.arange(3 * len(NAMES), dtype=np.int32).reshape(-1, 3) % 7,
-        lora.concatenate(adapters, policy_set.loras),
-    )
+    rows = np.arange(3 * len(NAMES), dtype=np.int32).reshape(-1, 3) % 7
+    joined = lora.concatenate(adapters, policy_set.loras)
     (base,) = trainer.base.values()
     spoken, _ = decoder.forward(policy_set.config, base, rows, adapters=joined, policy=np.arange(len(NAMES)))
     for name, row, said in zip(NAMES[:3], rows, spoken, strict=False):
         alone = load_policy(tmp_path / "policies" / name)
         assert alone.adapter is None and alone.tokenizer.strings == policy_set.tokenizer.strings
-        np.testing.assert_allclose(
-            decoder.forward(alone.model.config, alone.model.params, row[None])[0][0], said, atol=2e-4
-        )
+        hidden, _ = decoder.forward(alone.model.config, alone.model.params, row[None])
+        np.testing.assert_allclose(hidden[0], said, atol=2e-4)
     line_ups = ((NAMES[0],), (f"policy/{tmp_path}/policies/{NAMES[1]}",))
     other = dataclasses.replace(RECIPE, seats=line_ups, groups=2)
     played = Trainer(other, [other.all_hparams], [0])
