@@ -3,9 +3,7 @@
 A file of games ends with `GAMES`: a dict from names to functions or classes that make a game in its default settings.
 """
 
-import difflib
-import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib import import_module
 from pkgutil import walk_packages
 from typing import Any
@@ -30,21 +28,3 @@ def check_name(name: str) -> None:
     if name not in REGISTRY:
         known = sorted(REGISTRY)
         raise ValueError(f"No game is called {name!r}. {suggest(name, known)}Possible are {', '.join(known)}.")
-
-
-@functools.cache
-def _scripts() -> dict[str, str]:
-    """{script: the first game that has it}."""
-    return {script: name for name, game in reversed(REGISTRY.items()) for script in game().scripts}
-
-
-def check_learners(names: Iterable[str], game: Any) -> None:
-    """Raises ValueError for a policy that would learn under the name of a script, of this game or of another one."""
-    for name in names:
-        if near := difflib.get_close_matches(name, game.scripts, n=1, cutoff=0.86):
-            raise ValueError(f"Is {name!r} to learn, or is it {near[0]!r}, who is scripted? Rename it if it learns.")
-        if name in _scripts():
-            raise ValueError(
-                f"{name!r} is a script of {_scripts()[name]}, and not of {type(game).__name__}, whose scripts are "
-                f"{', '.join(game.scripts) or 'none'}. Rename it if it is to learn."
-            )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Hashable, Mapping
-from functools import lru_cache
+from collections.abc import Hashable, Iterable, Mapping
+from functools import cache, lru_cache
 from typing import Any
 
 import jax
@@ -118,3 +118,22 @@ _checked = lru_cache(maxsize=256)(_check)
 
 def _type(x: Any) -> str:
     return f"{x.dtype.name}{list(x.shape)}"
+
+
+@cache
+def _scripts() -> dict[str, str]:
+    """{script: the first game of the registry that has it}."""
+    games = sys.modules[__name__.rpartition(".")[0]].REGISTRY  # no import: other games are no code of a study
+    return {script: name for name, game in reversed(games.items()) for script in game().scripts}
+
+
+def check_learners(names: Iterable[str], game: Any) -> None:
+    """Raises ValueError for a policy that would learn under the name of a script, of this game or of another one."""
+    for name in names:
+        if near := difflib.get_close_matches(name, game.scripts, n=1, cutoff=0.86):
+            raise ValueError(f"Is {name!r} to learn, or is it {near[0]!r}, who is scripted? Rename it if it learns.")
+        if name in _scripts():
+            raise ValueError(
+                f"{name!r} is a script of {_scripts()[name]}, and not of {type(game).__name__}, whose scripts are "
+                f"{', '.join(game.scripts) or 'none'}. Rename it if it is to learn."
+            )

@@ -306,7 +306,9 @@ def save_policies(trainer: Trainer, state: Any, run: int, directory: Path) -> No
             policy_set = parts.policy_sets[home]
             number, weights_of = policy_set.policies.index(name), taken[name]
             if home == TINY_BASE:
-                weights_of = lora.merge(parts.base[home], lora.concatenate([weights_of], [policy_set.loras[number]]))
+                joined = lora.concatenate([weights_of], [policy_set.loras[number]])
+                assert joined is not None  # one adapter is given
+                weights_of = lora.merge(parts.base[home], joined)
                 policy_set = replace(policy_set, policies=(name,), lora=None, sampling=PLAIN)
                 number = 0
             save_policy(directory / name, policy_set, number, weights_of, home)

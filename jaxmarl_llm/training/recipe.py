@@ -19,9 +19,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments import check_learners
 from jaxmarl_llm.environments.bridges.python_games import HostGame
-from jaxmarl_llm.environments.check import check_object
+from jaxmarl_llm.environments.check import check_learners, check_object
 from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.models.config import Remat
 from jaxmarl_llm.rl import losses
