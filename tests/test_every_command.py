@@ -24,7 +24,7 @@ ELSEWHERE = {  # beginnings of commands that no test can run as they stand, and 
     "experiments freeze mars": "mars is frozen; tests/studies/pages/test_history.py freezes a toy",
     "experiments mars --frozen": "the whole table; tests/studies/pages/test_history.py runs a toy's",
     "experiments publish runs/mars-frozen": "needs that table; tests/studies/pages/test_history.py publishes a toy's",
-    "experiments.benchmarks": "minutes, and torch; tests/experiments/benchmarks has each in small",
+    "experiments.benchmarks": "minutes to half an hour, and torch",
 }
 TRAINED = "experiments/policies/exploitability-rloo-learner"
 NEEDED = {  # what a command reads that an earlier line of its page, in Python or in words, made

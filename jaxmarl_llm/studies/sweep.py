@@ -92,11 +92,8 @@ def choose(results: Mapping[str, Any]) -> str:
     if not means:
         return f"No arm of the sweep measured {metric} in its last updates."
     if len(means) > 1 and len({*means.values()}) == 1:
-        limit = " (no run reached it before its last update)" if metric in results.get("censored", {}) else ""
-        others = ", ".join(results["metrics"][1:])
-        return f"{metric} is {interval(cells[next(iter(means))])} in every arm of the sweep{limit}: it chooses none" + (
-            f"; the table has {others}." if others else "."
-        )
+        others = f"; the table also has {', '.join(results['metrics'][1:])}" if results["metrics"][1:] else ""
+        return f"{metric} is {interval(cells[next(iter(means))])} in every arm of the sweep: it chooses none{others}."
     told, best = [], results["sweep"]["best"]
     for word, take in {"highest": max, "lowest": min}.items():
         if best in (word, ""):

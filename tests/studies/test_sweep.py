@@ -111,6 +111,11 @@ def test_the_choice_is_a_sentence_with_an_interval(best, means, says):
     assert sweep.choose(result(best, **means)).startswith(says)
 
 
+def test_metrics_that_may_choose_are_named_where_the_first_chooses_none():
+    equal = result("highest", a=3, b=3) | {"metrics": ["points", "wins", "length"]}
+    assert sweep.choose(equal).endswith("it chooses none; the table also has wins, length.")
+
+
 @pytest.mark.parametrize(
     ("name", "end"), [("mars", "lowest"), ("social_dilemma", "highest"), ("durations", "highest"), ("cory", "")]
 )
