@@ -323,7 +323,7 @@ def curve(recipe: Recipe, seeds) -> np.ndarray:
     return np.array(returns)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_dilemma_learns_what_the_compiled_one_learns():
     """Six seeds each: the curves' means differ by less than the 99% interval of a difference at nine of ten updates."""
     game = FourAnswers(rounds=3)

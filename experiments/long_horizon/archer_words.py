@@ -1,0 +1,82 @@
+"""Does ArCHer need fewer games where answers are written token by token? Locks whose keys are words.
+
+The game and the numbers are those of the study `archer`, but for the keys: AA, AB, BA and BB, of two tokens each.
+
+  archer     The upper level is a critic of whole utterances, a separate network with twin Q and V. It learns from the
+             games of the last 20 updates. The lower level is the policy. It learns from utterances drawn anew, token
+             by token, in those games; each token has their advantage, min Q - min V
+  turn_ppo   PPO with a value head and GAE from turn to turn (lambda 0.95); all tokens of a turn have its advantage
+  token_ppo  as turn_ppo, with GAE from token to token; the discount applies at the end of a turn
+  reinforce  the discounted return-to-go minus that of the group's other episodes (leave-one-out)
+
+`games to 80%` is the number of games until 80% of a batch is solved. ArCHer takes 40 critic steps and 5 policy steps in
+an update, the others one. Its critic learns alone in the first five updates; their games count.
+
+  python -m experiments archer_words --seeds 20
+
+Paper: ArCHer (Zhou et al.) 2024, https://arxiv.org/abs/2402.19446. A cloned GPT-2 says up to 32 tokens there, in 128
+games an update with 50 critic steps and 3 policy steps. Here an utterance has two tokens, and policies start from
+random weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from experiments.long_horizon.archer import ARCHER, GAMES, LOCKS, PLAIN, by_turn, games
+from jaxmarl_llm.environments.solo.lock_chain import LockChain
+from jaxmarl_llm.rl import returns
+from jaxmarl_llm.rollout.team import answer_letters
+from jaxmarl_llm.studies.study import Lower, Paper, Study
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Experience
+
+
+def by_token(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """GAE from token to token, through all turns of a game."""
+    ((name, rows),) = experience.rows.items()
+    sampled, reward = experience.sampled[name], experience.episodes.reward[..., 0]
+    targets = returns.gae_by_token(
+        reward[rows.episode, :, rows.seat],
+        experience.token_value[name],
+        sampled.turn,
+        sampled.mask,
+        gamma=hparams["gamma"],
+        lam=0.95,
+        discount="turns",
+    )
+    return Advantages({name: targets.advantage}, {name: targets.value_target})
+
+
+def spell(recipe: Recipe) -> Recipe:
+    """The same arm with keys of two letters, a token each."""
+    game = LockChain(LOCKS, turns=8, alphabet="AB", spelled=2)
+    return dataclasses.replace(recipe, game=game, tokenizer=answer_letters, budget=2)
+
+
+PPO = dataclasses.replace(spell(PLAIN), advantage=by_turn, critic=True)
+STUDY = Study(
+    paper=Paper("ArCHer (Zhou et al.)", "https://arxiv.org/abs/2402.19446", 2024, checked="release"),
+    question="Does ArCHer need fewer games where answers are written token by token?",
+    claim="An utterance critic that learns from past games needs fewer games than PPO by token or turn and REINFORCE.",
+    arms={
+        "archer": spell(ARCHER),
+        "turn_ppo": PPO,
+        "token_ppo": dataclasses.replace(PPO, advantage=by_token),
+        "reinforce": spell(PLAIN),
+    },
+    method="archer",
+    metrics=(GAMES, "solved", "loss/network"),
+    predictions=(
+        Lower(
+            GAMES,
+            "archer",
+            than="token_ppo",
+            source="paper",
+            where='project page, results: "100x better sample complexity than state-of-the-art on-policy method PPO"',
+        ),
+    ),
+    censored={GAMES: PLAIN.updates * PLAIN.groups * PLAIN.group_size},
+    x="update of 8 games",
+    derived={GAMES: games},
+)
