@@ -22,14 +22,24 @@ random weights.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
-from experiments.long_horizon.archer import ARCHER, GAMES, LOCKS, PLAIN, by_turn, games
+import numpy as np
+
+from experiments.long_horizon.archer import ARCHER, GAMES, LOCKS, PLAIN
 from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.rl import returns
 from jaxmarl_llm.rollout.team import answer_letters
+from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
+
+
+def by_turn(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """GAE from turn to turn."""
+    reward, acted = experience.episodes.reward[..., 0], experience.episodes.acted
+    return Advantages(*returns.gae(reward, experience.turn_value, acted, gamma=hparams["gamma"], lam=0.95))
 
 
 def by_token(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
@@ -46,6 +56,11 @@ def by_token(experience: Experience, hparams: Hparams, state: tuple) -> Advantag
         discount="turns",
     )
     return Advantages({name: targets.advantage}, {name: targets.value_target})
+
+
+def games(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Games [seeds] until 80% of a batch is solved."""
+    return updates_to(curves, metric="solved", bound=0.8) * PLAIN.groups * PLAIN.group_size
 
 
 def spell(recipe: Recipe) -> Recipe:
