@@ -10,7 +10,8 @@ The game and the numbers are those of the study `archer`, but for the keys: AA, 
   reinforce  the discounted return-to-go minus that of the group's other episodes (leave-one-out)
 
 `games to 80%` is the number of games until 80% of a batch is solved. ArCHer takes 40 critic steps and 5 policy steps in
-an update, the others one. Its critic learns alone in the first five updates; their games count.
+an update, the others one. Its critic learns alone in the first five updates; their games count. Each arm's learning
+rate is the better of 0.003 and 0.01 on other seeds.
 
   python -m experiments archer_words --seeds 20
 
@@ -69,7 +70,9 @@ def spell(recipe: Recipe) -> Recipe:
     return dataclasses.replace(recipe, game=game, tokenizer=answer_letters, budget=2)
 
 
-PPO = dataclasses.replace(spell(PLAIN), advantage=by_turn, critic=True)
+REINFORCE = spell(PLAIN).with_hparams(learning_rate=3e-3)
+PPO = dataclasses.replace(REINFORCE, advantage=by_turn, critic=True)
+EFFICIENT = 'abstract: "sample efficiency boosts of about 100x over prior on-policy methods"'
 STUDY = Study(
     paper=Paper("ArCHer (Zhou et al.)", "https://arxiv.org/abs/2402.19446", 2024, checked="release"),
     question="Does ArCHer need fewer games where answers are written token by token?",
@@ -78,7 +81,7 @@ STUDY = Study(
         "archer": spell(ARCHER),
         "turn_ppo": PPO,
         "token_ppo": dataclasses.replace(PPO, advantage=by_token),
-        "reinforce": spell(PLAIN),
+        "reinforce": REINFORCE,
     },
     method="archer",
     metrics=(GAMES, "solved", "loss/network"),
@@ -89,6 +92,14 @@ STUDY = Study(
             than="token_ppo",
             source="paper",
             where='project page, results: "100x better sample complexity than state-of-the-art on-policy method PPO"',
+        ),
+        Lower(GAMES, "archer", than="reinforce", source="paper", where=EFFICIENT),
+        Lower(
+            GAMES,
+            "archer",
+            than="turn_ppo",
+            source="theory",
+            where="It learns from each game up to twenty times, and PPO by turn once.",
         ),
     ),
     censored={GAMES: PLAIN.updates * PLAIN.groups * PLAIN.group_size},
