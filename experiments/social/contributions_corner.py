@@ -3,9 +3,9 @@
 The game and the training are those of the study `contributions`, whose constants contradict the paper's theorem. Here
 a gift c costs c^2. A seed draws a share of 0.9 to 1.4, a synergy of 0.75 to 1.25 and a penalty of 2 to 3, each
 uniformly; fewer than 6 units are punished. With all terms the exact equilibrium then has every seat give, in 3,970 of
-4,000 draws. Without the synergy nobody gives. Without the penalty the least gift is 0 or 1. These bounds were found here
-by backward induction, since the paper's inequalities were not read. Learners may miss the equilibrium, since nobody
-gains by giving alone.
+4,000 draws. Without the synergy nobody gives. Without the penalty the least gift is 0 or 1. These bounds were found
+here by backward induction, since the paper's inequalities were not read. Learners may miss the equilibrium, since
+nobody gains by giving alone.
 
   all, no_synergy, no_penalty, plain  both terms, one of them, or neither; a seat sees all earlier gifts
   partial/all ...                     a seat sees only the gift just before its own
