@@ -100,12 +100,13 @@ BOTH = replace(
     measure=measure,
     hparams={"synergy": 1.0, "penalty": 1.0, "learning_rate": 3e-3, "entropy": 0.02},
 )
-TERMS = {
+TERMS: dict[str, dict[str, float]] = {
     "all": {},
     "no_synergy": {"synergy": 0.0},
     "no_penalty": {"penalty": 0.0},
     "plain": {"synergy": 0.0, "penalty": 0.0},
 }
+EXACT = {name: Computed(exact, {"view": "full", "synergy": 1.0, "penalty": 1.0} | kept) for name, kept in TERMS.items()}
 ABSTRACT = "abstract: under the redesigned payoff effortful contributions are the unique equilibrium, which eliminates "
 STUDY = Study(
     paper=Paper("MAC-SPGG (Liang et al.)", "https://arxiv.org/abs/2508.02076", 2025, checked="abstract"),
@@ -113,10 +114,7 @@ STUDY = Study(
     claim="With all terms every seat gives; without the synergy, the penalty or both the least gift is smaller.",
     arms={name: BOTH.with_hparams(**kept) for name, kept in TERMS.items()}
     | {f"partial/{name}": BOTH.with_hparams(**kept).with_choice(view="partial") for name, kept in TERMS.items()}
-    | {
-        f"exact/{name}": Computed(exact, {"view": "full", "synergy": 1.0, "penalty": 1.0} | kept)
-        for name, kept in TERMS.items()
-    },
+    | {f"exact/{name}": arm for name, arm in EXACT.items()},
     method="all",
     metrics=("least gift", "first", "welfare", "distance"),
     predictions=tuple(
