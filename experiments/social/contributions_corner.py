@@ -106,7 +106,8 @@ TERMS: dict[str, dict[str, float]] = {
     "no_penalty": {"penalty": 0.0},
     "plain": {"synergy": 0.0, "penalty": 0.0},
 }
-EXACT = {name: Computed(exact, {"view": "full", "synergy": 1.0, "penalty": 1.0} | kept) for name, kept in TERMS.items()}
+FULL = {"view": "full", "synergy": 1.0, "penalty": 1.0}
+EXACT = {name: Computed(exact, {**FULL, **kept}) for name, kept in TERMS.items()}
 ABSTRACT = "abstract: under the redesigned payoff effortful contributions are the unique equilibrium, which eliminates "
 STUDY = Study(
     paper=Paper("MAC-SPGG (Liang et al.)", "https://arxiv.org/abs/2508.02076", 2025, checked="abstract"),
