@@ -106,7 +106,7 @@ TERMS: dict[str, dict[str, float]] = {
     "no_penalty": {"penalty": 0.0},
     "plain": {"synergy": 0.0, "penalty": 0.0},
 }
-FULL = {"view": "full", "synergy": 1.0, "penalty": 1.0}
+FULL: dict[str, float | str] = {"view": "full", "synergy": 1.0, "penalty": 1.0}
 EXACT = {name: Computed(exact, {**FULL, **kept}) for name, kept in TERMS.items()}
 ABSTRACT = "abstract: under the redesigned payoff effortful contributions are the unique equilibrium, which eliminates "
 STUDY = Study(
