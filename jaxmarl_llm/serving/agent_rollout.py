@@ -24,7 +24,7 @@ from jaxmarl_llm.rollout.python_game import finite_reward
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.text_rows import TextRowLayout, pad, power_of_two, seeds
 from jaxmarl_llm.rollout.trajectory import Episodes, Rows, Trajectory
-from jaxmarl_llm.serving.dialogues import Dialogues, Message, Row
+from jaxmarl_llm.serving.dialogues import Dialogues, Message, Row, Span
 from jaxmarl_llm.serving.host_rollout import Failures, HostRollout
 from jaxmarl_llm.serving.service import Episode, Request, Seat, Served, Service, running
 
@@ -55,8 +55,7 @@ class AgentRollout(HostRollout):
             ended = beside.submit(asyncio.run, self._play(key)).result()  # a notebook's thread has a loop of its own
         self.wrong_rewards.report(len(ended))
         if all(episode.failed and not episode.paid for episode in ended):
-            # there is nothing to learn from: without a finite reward the update is skipped
-            ended = [episode._replace(paid={(0, 0): float("nan")}) for episode in ended]
+            ended = [self._without_lesson(episode) for episode in ended]
         episodes = self._record(ended)
         numbered = {name: self._rows(name, ended) for name in self.layouts}
         rows = {name: record_rows(self.layouts[name], given) for name, given in numbered.items()}
@@ -64,6 +63,17 @@ class AgentRollout(HostRollout):
         cut = {name: jnp.int32(0) for name in rows}
         small = {name: x.astype(np.int8) for name, x in kinds.items()}
         return jax.tree.map(jnp.asarray, Trajectory(episodes, rows, self.utilisation(), cut, small))
+
+    def _without_lesson(self, episode: Ended) -> Ended:
+        """The episode with a reward for every seat that is not finite, so that an update from such episodes alone is
+        skipped. Seats that said nothing say one token: only what was said can be paid."""
+        seats = range(min(self.game.agents, self.game.turns))
+        if not {*seats} <= {*episode.spoke}:
+            token = lambda seat: Row([0, 0], 0, [0, 0], [Span(1, seat, (0.0,), self.budget)])
+            rows = [[token(seat)] for seat in seats] + [[] for _ in range(self.game.agents - len(seats))]
+            episode = episode._replace(spoke=[*seats], rows=rows)
+        paid = {(turn, seat): float("nan") for turn, seat in enumerate(episode.spoke)}
+        return episode._replace(paid=paid)
 
     async def _play(self, key: jax.Array) -> list[Ended]:
         """Plays all episodes."""
