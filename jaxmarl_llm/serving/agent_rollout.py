@@ -6,9 +6,12 @@ Shapes: B episodes, A seats, T turns, which are the answers of all seats in orde
 from __future__ import annotations
 
 import asyncio
+import sysconfig
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -149,7 +152,7 @@ class AgentRollout(HostRollout):
         except ImportError as error:  # no further episode would go better
             raise ValueError(f"The program lacks a package. {error}") from error
         except Exception as error:  # a program is anybody's code
-            return None, f"{type(error).__name__}: {error}"
+            return None, f"{type(error).__name__}: {error}{_place(error)}"
 
     def _seat(self, service: Service, index: int, number: int, policy: str, key: Sequence[int]) -> Seat:
         engine, which = service.models[policy]
@@ -190,6 +193,13 @@ class AgentRollout(HostRollout):
         count = len(first) * power_of_two(-(-(len(first) + len(further)) // len(first)), 1)
         every = [*first, *further]
         return every + [(*first[0][:3], None)] * (count - len(every))
+
+
+def _place(error: Exception) -> str:
+    """ " (FILE, line N)" of the innermost line outside installed packages and this one; "" if there is none."""
+    libraries = (str(Path(__file__).parents[1]), *(sysconfig.get_path(name) for name in ("stdlib", "purelib")))
+    lines = [x for x in traceback.extract_tb(error.__traceback__) if not x.filename.startswith(libraries)]
+    return f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})" if lines else ""
 
 
 def _read_pay(paid: Any, seats: Sequence[str], spoke: Sequence[int]) -> tuple[dict[tuple[int, int], Any], str]:

@@ -360,3 +360,20 @@ def test_a_dilemma_learns_what_the_compiled_one_learns():
 def test_a_program_learns():
     returns = curve(dataclasses.replace(RECIPE, groups=8, group_size=8), [0])
     assert returns[-3:].mean() > returns[0] + 0.5
+
+
+def test_a_failure_names_the_line_of_the_program():
+    async def play(episode):
+        await episode.say("first", "a")
+        return {}["answer"]
+
+    trainer = trainer_of(play)
+    trainer.rollout.wrong_rewards.tell = (told := []).append
+    trainer.rollout(trainer.weights(trainer.init(), 0), jax.random.key(0))
+    line = play.__code__.co_firstlineno + 2
+    assert told[0].startswith(f"Episode 0 failed: KeyError: 'answer' (test_agent_rollout.py, line {line}).")
+
+
+def test_a_budget_as_long_as_the_context_is_refused():
+    with pytest.raises(ValueError, match=r"An answer of 512 tokens, the budget, leaves no room in the context of me"):
+        Trainer(dataclasses.replace(RECIPE, budget=512), [RECIPE.all_hparams], [0])
