@@ -147,7 +147,7 @@ def run(options: Options, stop: threading.Event, console: Console) -> bool:
         raise ValueError(f"The word {settings.study!r} belongs to no option: questions are --data FILE.")
     if settings.frozen:
         raise ValueError("These questions have no frozen table: leave out --frozen.")
-    out = settings.out or Path("runs") / f"prompts-{Path(settings.label).name}"
+    out = settings.out or Path("runs") / f"prompts-{options.data.stem}-{Path(settings.label).name}"
     settings = replace(settings, out=out)
     entry = study_of(options)
     if not runner.run(entry, settings, stop, console):

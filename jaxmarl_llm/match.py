@@ -40,6 +40,7 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Trajectory
 from jaxmarl_llm.text.console import lasting
+from jaxmarl_llm.text.refusals import suggest
 from jaxmarl_llm.text.visible import visible
 from jaxmarl_llm.training import examine
 from jaxmarl_llm.view import page, records
@@ -138,7 +139,8 @@ def prepare(settings: Settings) -> Match:
     try:
         policy_sets, weights = load_players(policies, game)
     except ValueError as error:
-        raise ValueError(f"{error} Scripted players of this game: {', '.join(game.scripts)}.") from error
+        near = "".join(suggest(source, game.scripts) for source in policies.values())
+        raise ValueError(f"{error} {near}Scripted players of this game: {', '.join(game.scripts)}.") from error
     needs = [budgets(game, policies.tokenizer, settings.words) for policies in policy_sets.values()]
     budget = np.max([np.ones(len(game.grammars), int), *needs], 0)
     for policies_of in policy_sets.values():

@@ -104,6 +104,7 @@ def test_the_sentence_says_who_earns_more(scripts):
         (("go", "a", "--against", "b"), "No game is called 'go'"),
         (("stairs", "random", "--against", "correct"), "stairs has one seat: there is nobody to play against"),
         (("kuhn_poker", "honest", "--against", "nobody"), "Scripted players of this game: random, equilibrium"),
+        (("kuhn_poker", "honest", "--against", "rando"), "Did you mean random? Scripted players of this game"),
         (("kuhn_poker", "honest", "--against", "random", "--games", "0"), "games must be from 1"),
         (("kuhn_poker", "{home}/other", "--against", "random"), "a tiny policy of another game"),
         (("kuhn_poker", "honest", "--against", "random", "--out", "{home}"), "holds other files than a match's"),

@@ -37,11 +37,10 @@ import jax.numpy as jnp
 from jaxmarl_llm.environments.teams.team_signals import SixTurns
 from jaxmarl_llm.rl import advantages, returns
 from jaxmarl_llm.rl.choices import select
-from jaxmarl_llm.rollout.team import strings
+from jaxmarl_llm.rollout.team import answer_letters
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import Lower, Paper, Study
-from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
 
@@ -80,12 +79,6 @@ def right(episodes: Episodes) -> dict[str, jax.Array]:
     return {"right": (episodes.reward[..., 0] > 0).sum() / jnp.maximum(episodes.acted.sum(), 1)}
 
 
-def letter_tokenizer(game: SixTurns) -> SymbolTokenizer:
-    """One token for each phrase and for each letter, so that an answer is two tokens."""
-    phrases = [text for text in strings(game) if text not in game.letters]
-    return SymbolTokenizer([*phrases, *sorted(set("".join(game.letters)))])
-
-
 BASE = Recipe(
     SixTurns(letters=("AA", "AB", "BA", "BB")),
     seats=(("learner", "learner"),),
@@ -93,7 +86,7 @@ BASE = Recipe(
     hparams={"learning_rate": 2e-3, "value": 0.1, "lam": 0.95},
     choices={"reward": ("dense", "sparse")},
     critic=True,
-    tokenizer=letter_tokenizer,
+    tokenizer=answer_letters,
     updates=120,
     groups=8,
     measure=right,

@@ -10,7 +10,15 @@ from typing import Any
 
 from jaxmarl_llm.text.refusals import suggest
 
-REGISTRY: dict[str, Callable[[], Any]] = {}
+
+class Games(dict[str, Callable[[], Any]]):
+    """Games by name. An unknown name is a KeyError that names the nearest game."""
+
+    def __missing__(self, name: str) -> Callable[[], Any]:
+        raise KeyError(f"No game is called {name!r}. {suggest(name, self)}Possible are {', '.join(sorted(self))}.")
+
+
+REGISTRY = Games()
 _home: dict[str, str] = {}
 for _file in sorted(walk_packages(__path__, f"{__name__}."), key=lambda file: file.name.rpartition(".")[2]):
     _games = getattr(import_module(_file.name), "GAMES", {})
@@ -25,6 +33,7 @@ for _file in sorted(walk_packages(__path__, f"{__name__}."), key=lambda file: fi
 
 def check_name(name: str) -> None:
     """Raises ValueError if no game has this name."""
-    if name not in REGISTRY:
-        known = sorted(REGISTRY)
-        raise ValueError(f"No game is called {name!r}. {suggest(name, known)}Possible are {', '.join(known)}.")
+    try:
+        REGISTRY[name]
+    except KeyError as error:
+        raise ValueError(*error.args) from None

@@ -37,8 +37,8 @@ def check_object(game: Any) -> None:
         raise ValueError(f"{game!r} is a text and no game: write REGISTRY[{near!r}]() of jaxmarl_llm.environments.")
     if isinstance(game, list | tuple | set | frozenset | Mapping):
         raise ValueError(
-            f"One game is wanted, and a {name} is given: give one of its games, or train in all of them by "
-            "methods.several_games.together."
+            f"One game is wanted, and a {'dict' if isinstance(game, Mapping) else name} is given: give one of its "
+            "games, or train in all of them by methods.several_games.together."
         )
     if "scripts" in missing and {"reset", "step"}.isdisjoint(missing) and not hasattr(game, "prompt"):
         made = "its class or a function that makes it" if not isinstance(game, type) else name

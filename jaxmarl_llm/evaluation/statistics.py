@@ -120,8 +120,20 @@ def _sign_flip_ends(sample: bytes, confidence: float) -> tuple[float, float, flo
     rank = int((1 - confidence) / 2 * patterns)  # place of the first mean that is not rejected, from 1
     if rank < 1 or len(means) < 2:
         return mean, np.nan, np.nan
-    ends = np.partition(means, [rank - 1, len(means) - rank])
-    return mean, float(ends[rank - 1]), float(ends[len(means) - rank])
+    return mean, _smallest(means, rank), -_smallest(np.negative(means, out=means), rank)
+
+
+def _smallest(x: np.ndarray, rank: int) -> float:
+    """The `rank`-th smallest of x, from 1. To order all 2^20 takes three times as long as to order the small ones."""
+    sample = np.sort(x[_places(len(x))])
+    small = x[x <= sample[min(len(sample) - 1, int(1.3 * rank / len(x) * len(sample)) + 20)]]
+    return float(np.partition(small if len(small) >= rank else x, rank - 1)[rank - 1])
+
+
+@functools.lru_cache(maxsize=2)
+def _places(n: int) -> np.ndarray:
+    """The same random indices below n in every call."""
+    return np.random.default_rng(0).integers(0, n, min(n, 2**13))
 
 
 def _subset_sums(x: np.ndarray) -> np.ndarray:

@@ -1,15 +1,15 @@
 """An utterance critic as in ArCHer: Q and V of a seat's utterances, learned off policy from replayed games.
 
-The critic is a separate network. Before each utterance it gives two Q values for every token that may be said, and two
-V values. It learns by temporal differences between consecutive utterances of a row. The target of Q is the reward and
-the slow copy's V of the next utterance. The target of V is the slow copy's Q of an utterance a~ sampled from the
-present policy:
+The critic is a separate network. It gives two V values before each utterance, and two Q values before its last token
+for every token that may end it. It learns by temporal differences between consecutive utterances of a row. The target
+of Q is the reward and the slow copy's V of the next utterance. The target of V is the slow copy's Q of an utterance a~
+sampled from the present policy:
 
   Q(s, a) -> r + gamma V'(s'),  V(s) -> Q'(s, a~),  a~ ~ policy(s);  V' = 0 after the last
 
 The policy learns from new utterances in the replayed states, with advantage min Q - min V and without a ratio.
-`off_policy` is a recipe's step that trains both. Utterances have one token, as in `scoring.resample`. A reward in a
-turn in which the seat is silent is not seen. Shapes: R rows, M utterances.
+`off_policy` is a recipe's step that trains both. All tokens of an utterance have its advantage. A reward in a turn in
+which the seat is silent is not seen. Shapes: R rows of games, U utterances a row.
 
 Paper: ArCHer (Zhou et al.) 2024, https://arxiv.org/abs/2402.19446, equations 3 and 4.
 """
@@ -27,7 +27,8 @@ from jaxmarl_llm.methods import networks
 from jaxmarl_llm.methods.networks import Network
 from jaxmarl_llm.methods.replay import Ring, draw_update, empty, put
 from jaxmarl_llm.rl.masked import Mean, mean_of
-from jaxmarl_llm.rollout.trajectory import SampledTokens
+from jaxmarl_llm.rollout import utterances
+from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens
 from jaxmarl_llm.training import step
 from jaxmarl_llm.training.recipe import Hparams, Parts
 from jaxmarl_llm.training.scoring import resample
@@ -52,16 +53,37 @@ def empty_memory(parts: Parts, key: jax.Array, *, kept: int) -> Memory:
     return Memory(empty(parts, key, kept=kept), networks.init(config, key, {"q": 2 * config.vocab_size, "v": 2}))
 
 
-def twins(parts: Parts, name: str, weights: Any, part: Part, said: SampledTokens) -> tuple[jax.Array, jax.Array]:
-    """Both Q values of the utterances `said` and both V values, float32 [R, M, 2]."""
-    read = networks.read(networks.config(parts, name), weights, part.rows, said)
+def by_utterance(parts: Parts, name: str, part: Part) -> Part:
+    """The part with a row for each utterance (`utterances.split`); unchanged if utterances have one token."""
+    layout = parts.rollout.layouts[name]
+    if layout.max_sampled == 1:
+        return part
+    rows, said, batch = utterances.split(layout, part.rows, part.sampled, part.batch)
+    return Part(rows, said, batch.replace(mask=batch.mask & said.mask))
+
+
+def twins(parts: Parts, name: str, weights: Any, rows: Rows, said: SampledTokens) -> tuple[jax.Array, jax.Array]:
+    """Both Q values of the utterances `said` and both V values before them, float32 [R, U, 2].
+
+    Q is read before the last token of an utterance, from the outputs of that token.
+    """
+    read = networks.read(networks.config(parts, name), weights, rows, said)
     by_token = read["q"].reshape(*said.token.shape, 2, -1)
-    return jnp.take_along_axis(by_token, said.token[..., None, None], 3)[..., 0], read["v"]
+    q, v = jnp.take_along_axis(by_token, said.token[..., None, None], 3)[..., 0], read["v"]
+    if parts.rollout.layouts[name].max_sampled == 1:
+        return q, v
+    last = jnp.maximum(said.mask.sum(1) - 1, 0)
+    return tuple(x.reshape(len(rows.prompts.tokens), -1, 2) for x in (q[jnp.arange(len(q)), last], v[:, 0]))  # type: ignore[return-value]
 
 
-def advantage(parts: Parts, name: str, critic: Network, part: Part, said: SampledTokens) -> jax.Array:
-    """min Q - min V of the twins for the one-token utterances `said`, float32 [R, M]."""
-    q, v = twins(parts, name, critic.weights, part, said)
+def _of_first(x: jax.Array, of_utterances: jax.Array) -> jax.Array:
+    """The value at each utterance's first token, [R, U], for values x of tokens and any `of_utterances` [R, U, ...]."""
+    return x.reshape(*of_utterances.shape[:2], -1)[..., 0]
+
+
+def advantage(parts: Parts, name: str, critic: Network, rows: Rows, said: SampledTokens) -> jax.Array:
+    """min Q - min V of the twins for the utterances `said`, float32 [R, U]."""
+    q, v = twins(parts, name, critic.weights, rows, said)
     return q.min(-1) - v.min(-1)
 
 
@@ -70,24 +92,24 @@ def learn(
     name: str,
     critic: Network,
     part: Part,
-    anew: SampledTokens,
+    anew: tuple[Rows, SampledTokens],
     gamma: jax.Array,
     rate: jax.Array,
     key: jax.Array,
 ) -> tuple[Network, dict[str, jax.Array]]:
-    """One step of the critic on a replayed part, whose advantages are rewards by utterance, and on the new utterances
+    """One step of the critic on a replayed part `by_utterance`, whose advantages are rewards, and on the utterances
     `anew`."""
-    mask = part.batch.mask
-    q_slow, v_slow = twins(parts, name, critic.slow, part, anew)
+    q_slow, v_slow = twins(parts, name, critic.slow, *anew)
+    mask, reward = (_of_first(x, q_slow) for x in (part.batch.mask, part.batch.advantage))
     after = jnp.pad((v_slow * mask[..., None])[:, 1:], ((0, 0), (0, 1), (0, 0)))
-    towards = part.batch.advantage[..., None] + gamma * after
+    towards = reward[..., None] + gamma * after
 
     def loss(weights: Any, batch: Any) -> tuple[Mean, dict]:
-        part, towards, q_slow = batch
-        q, v = twins(parts, name, weights, part, part.sampled)
-        return mean_of(((q - towards) ** 2 + (v - q_slow) ** 2).sum(-1), part.batch.mask), {}
+        part, towards, q_slow, mask = batch
+        q, v = twins(parts, name, weights, part.rows, part.sampled)
+        return mean_of(((q - towards) ** 2 + (v - q_slow) ** 2).sum(-1), mask), {}
 
-    return networks.learn(critic, loss, (part, towards, q_slow), rate, key)
+    return networks.learn(critic, loss, (part, towards, q_slow, mask), rate, key)
 
 
 def off_policy(
@@ -102,9 +124,9 @@ def off_policy(
     games = step.collect_experience(parts, run, hparams, key, number)
     ring = put(run.state.ring, step.make_batches(parts, games.experience, games.advantages), number)
 
-    def past(weights: Any, which: int, i: jax.Array) -> tuple[Part, SampledTokens, jax.Array]:
+    def past(weights: Any, which: int, i: jax.Array) -> tuple[Part, tuple[Rows, SampledTokens], jax.Array]:
         key_kept, draw_key = jax.random.split(key_for(key, ESTIMATE, which, i))
-        part = draw_update(ring, name, key_kept)
+        part = by_utterance(parts, name, draw_update(ring, name, key_kept))
         return part, resample(parts, weights, name, part.rows, part.sampled, draw_key), draw_key
 
     def criticise(critic: Network, i: jax.Array) -> tuple[Network, dict]:
@@ -112,10 +134,16 @@ def off_policy(
         return learn(parts, name, critic, part, anew, hparams["gamma"], hparams["critic_rate"], key)
 
     def act(learners: Learners, i: jax.Array) -> tuple[Learners, dict]:
-        part, anew, key = past(learners.weights, 1, i)
-        gain = advantage(parts, name, critic, part, anew)
-        batch = part.batch.replace(token=anew.token, behaviour_logp=anew.behaviour_logp, advantage=gain)
-        return step.apply_update(parts, learners, hparams, {name: Part(part.rows, anew, batch)}, key, {})
+        part, (rows, said), key = past(learners.weights, 1, i)
+        gain = advantage(parts, name, critic, rows, said)
+        by_token = lambda x: jnp.broadcast_to(x.reshape(len(said.token), -1), said.token.shape)
+        batch = part.batch.replace(
+            token=said.token,
+            behaviour_logp=said.behaviour_logp,
+            advantage=by_token(gain),
+            mask=by_token(_of_first(part.batch.mask, gain)) & said.mask,
+        )
+        return step.apply_update(parts, learners, hparams, {name: Part(rows, said, batch)}, key, {})
 
     critic, learnt = jax.lax.scan(criticise, run.state.critic, jnp.arange(steps[0]))
     learners, metrics = jax.lax.scan(act, run.learners, jnp.arange(steps[1]))

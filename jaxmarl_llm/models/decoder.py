@@ -32,10 +32,13 @@ class Cache(struct.PyTreeNode):
 
 
 class Prompts(struct.PyTreeNode):
-    """Prompts that rows share: rows p * G to p * G + G - 1 continue prompt p, with G = R // P."""
+    """Prompts that rows share: rows p * G to p * G + G - 1 continue prompt p, with G = R // P.
+
+    With a length for each row, a row continues as many tokens of its prompt.
+    """
 
     tokens: jax.Array  # int32 [P, Sp], right-padded
-    length: jax.Array  # int32 [P]
+    length: jax.Array  # int32 [P] or [R]
 
 
 def shapes(config: Config) -> dict:
@@ -144,7 +147,7 @@ def forward(
         prompt_distance = (place[:, None] - place[None, :])[None]
         prompt_masks = within(prompt_distance >= 0, prompt_distance, window)
         policy = prompt_policy = None if policy is None else policy[::group]
-        length = spread(prompts.length)
+        length = prompts.length if len(prompts.length) == len(tokens) else spread(prompts.length)
         positions = positions + length[:, None]
         seen = jnp.broadcast_to((place[None] < length[:, None])[:, None], (*tokens.shape, len(place)))
         seen_masks = within(seen, positions[:, :, None] - place[None, None], window)

@@ -55,6 +55,29 @@ class LiveRows(struct.PyTreeNode):
     truncated_message_tokens: jax.Array  # int32: tokens cut off messages to these rows
 
 
+def blank_rows(layout: RowLayout, stage: jax.Array, cache: Cache | None, hidden: jax.Array | None) -> LiveRows:
+    """Rows without a token after their prompts, at the stages int32 [R]."""
+    rows = len(stage)
+    blank = lambda dtype: sharding.rows(jnp.zeros((rows, layout.slots), dtype))
+    return LiveRows(
+        tokens=blank(jnp.int32),
+        length=sharding.rows(jnp.zeros((rows,), jnp.int32)),
+        loss_mask=blank(bool),
+        turn=blank(jnp.int32),
+        logp=blank(jnp.float32),
+        grammar_state=blank(jnp.int16),
+        tokens_left=blank(jnp.int16),
+        stage=stage,
+        cache=cache,
+        hidden=hidden,
+        used=sharding.rows(jnp.zeros((rows,), jnp.int32)),
+        slots=jnp.int32(0),
+        message=sharding.rows(jnp.zeros((rows, layout.max_message), jnp.int32)),
+        message_length=sharding.rows(jnp.zeros((rows,), jnp.int32)),
+        truncated_message_tokens=jnp.int32(0),
+    )
+
+
 def prepare(policy_set: PolicySet, weights: dict) -> dict | None:
     """Weights {"params": tree, "adapters": (one a policy, ...)} in the form for decoding; None for a scripted set."""
     if policy_set.config is None:
@@ -165,19 +188,48 @@ def speak(
     """Plays the utterances of a turn of all acting rows: returns (rows after it, actions int32 [R]).
 
     The action is 0 for a row that does not act, and -1 for an illegal answer. A row samples nothing if the forced
-    beginning of its answer is the whole answer. Rows of a scripted set say the actions `chosen` int32 [R]. Long because
-    the loop over tokens closes over the constants of a turn.
+    beginning of its answer is the whole answer. Rows of a scripted set say the actions `chosen` int32 [R].
     """
-    tables, masked = layout.tables, layout.policy_set.masked
+    tables = layout.tables
     alive = in_progress(view)[layout.episode]
     acting = view.acting[layout.episode, layout.seat] & alive
     legal, grammar, budget, state, left, over = _start_utterance(layout, view)
     rows = rows.replace(message_length=jnp.where(acting, 0, rows.message_length))
-    script = None if chosen is None else jnp.asarray(layout.script[0])[grammar, chosen]
+    script = None if chosen is None else (jnp.asarray(layout.script[0])[grammar, chosen], budget)
+    if prepared is not None:
+        rows = catch_up(layout, prepared, rows, alive)
+    rows, state = say(layout, prepared, rows, acting & ~over, legal, state, left, turn, key, script)
+    action = jnp.where(acting, jnp.asarray(tables.action)[state].astype(jnp.int32), 0)
+    if not layout.policy_set.masked:
+        known = jnp.clip(action, 0)
+        fine = jnp.asarray(tables.ended)[state] & jnp.take_along_axis(legal, known[:, None], 1)[:, 0]
+        action = jnp.where(acting & ~fine, -1, known)
+        rows = rows.replace(message_length=jnp.where(action < 0, 0, rows.message_length))
+    return rows, action
+
+
+def say(
+    layout: RowLayout,
+    prepared: dict | None,
+    rows: LiveRows,
+    speaking: jax.Array,
+    legal: jax.Array,
+    state: jax.Array,
+    left: jax.Array,
+    turn: jax.Array,
+    key: jax.Array,
+    script: tuple[jax.Array, jax.Array] | None = None,
+) -> tuple[LiveRows, jax.Array]:
+    """(rows after the utterances of those that are `speaking` bool [R], their grammar states int32 [R]).
+
+    A row starts in the grammar state `state` with `left` tokens left, int32 [R] each, and legal actions [R, N]. Its
+    `hidden` must be of the token before. `script` holds the tokens [R, L] of scripted rows and their budgets [R].
+    """
+    tables, masked = layout.tables, layout.policy_set.masked
     end = layout.policy_set.tokenizer.end
     dead = len(tables.next) - 1
 
-    def say(carry):
+    def say_token(carry):
         """A token of every speaking row, and the forced tokens after it."""
         rows, state, left, speaking, index = carry
         if script is None:
@@ -186,8 +238,9 @@ def speak(
             uniform = jax.vmap(jax.random.uniform)(keys)
             token, logp, several = _draw_rows(layout, prepared, rows.hidden, state, legal, left, uniform, speaking)
         else:
+            tokens, budget = script
             said = budget - left  # so far, the forced beginning included
-            token = jnp.take_along_axis(script, jnp.minimum(said, script.shape[1] - 1)[:, None], 1)[:, 0]
+            token = jnp.take_along_axis(tokens, jnp.minimum(said, tokens.shape[1] - 1)[:, None], 1)[:, 0]
             logp, several = jnp.zeros(token.shape), _possible_tokens(layout, state, legal, left)[1]
         after = jnp.asarray(tables.next)[state, jnp.asarray(tables.token_class)[token]]
         tail, extra = jnp.asarray(tables.forced)[after], jnp.asarray(tables.forced_length)[after].astype(jnp.int32)
@@ -214,19 +267,10 @@ def speak(
             return carry
         return _feed_rows(layout, prepared, carry[0], 1 + tables.forced.shape[1], carry[3], whole=True), *carry[1:]
 
-    if prepared is not None:
-        rows = catch_up(layout, prepared, rows, alive)
-    carry = say((rows, state, left, acting & ~over, jnp.int32(0)))
+    carry = say_token((rows, state, left, speaking, jnp.int32(0)))
     if layout.max_sampled > 1:
-        carry = until_silent(lambda carry: carry[3], feed_said, say, carry)
-    rows, state = carry[:2]
-    action = jnp.where(acting, jnp.asarray(tables.action)[state].astype(jnp.int32), 0)
-    if not masked:
-        known = jnp.clip(action, 0)
-        fine = jnp.asarray(tables.ended)[state] & jnp.take_along_axis(legal, known[:, None], 1)[:, 0]
-        action = jnp.where(acting & ~fine, -1, known)
-        rows = rows.replace(message_length=jnp.where(action < 0, 0, rows.message_length))
-    return rows, action
+        carry = until_silent(lambda carry: carry[3], feed_said, say_token, carry)
+    return carry[0], carry[1]
 
 
 def _draw_rows(

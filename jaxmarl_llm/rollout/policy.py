@@ -25,7 +25,7 @@ from jaxmarl_llm.models import decoder
 from jaxmarl_llm.models.config import Config, Remat
 from jaxmarl_llm.models.lora import Adapters
 from jaxmarl_llm.rl.losses import Scores
-from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens
+from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens, first_of_turn
 from jaxmarl_llm.text.grammar import TokenTables
 
 NEVER = -1e30  # the logit of a removed token: finite, so that no gradient is NaN; its probability is exactly 0
@@ -355,7 +355,7 @@ def by_turn(
     The value of a turn is the value before the seat's first sampled token. `shape` is (B, T, A). The inverse is
     `trajectory.per_token`.
     """
-    first = sampled.mask.at[:, 1:].set(sampled.mask[:, 1:] & (sampled.turn[:, 1:] != sampled.turn[:, :-1]))
+    first = first_of_turn(sampled)
     turn = jnp.where(first, sampled.turn, shape[1])  # past the end: dropped
     place = (rows.episode[:, None], turn, rows.seat[:, None])
     turns = jnp.zeros(shape, values.dtype).at[place].set(values, mode="drop")
@@ -374,9 +374,9 @@ def states_before(
     """Final hidden states [R, M, D] of the token before each sampled token: the states that predict it."""
     hidden, prompts = decoder.forward(config, params, rows.tokens, rows.prompts, adapters, policy, remat)
     assert prompts is not None  # the rows have prompts
-    group_size = rows.tokens.shape[0] // rows.prompts.tokens.shape[0]
-    last = jnp.take_along_axis(prompts, rows.prompts.length[:, None, None] - 1, 1)  # predicts each row's first token
-    before = jnp.concatenate([jnp.repeat(last, group_size, 0), hidden[:, :-1]], 1)
+    ends = rows.prompts.length.reshape(len(prompts), -1)
+    last = jnp.take_along_axis(prompts, ends[:, :, None] - 1, 1).reshape(-1, 1, prompts.shape[2])  # predicts the first
+    before = jnp.concatenate([jnp.repeat(last, len(hidden) // len(last), 0), hidden[:, :-1]], 1)
     return jnp.take_along_axis(before, sampled.at[:, :, None], 1)
 
 

@@ -26,7 +26,7 @@ from jaxmarl_llm.models import decoder
 from jaxmarl_llm.models.decoder import Prompts
 from jaxmarl_llm.rollout import names
 from jaxmarl_llm.rollout.branching import Branch, apply_branch, empty_branches
-from jaxmarl_llm.rollout.decode import RECORDED, LiveRows, adapter_of, prepare, speak, write
+from jaxmarl_llm.rollout.decode import RECORDED, LiveRows, adapter_of, blank_rows, prepare, speak, write
 from jaxmarl_llm.rollout.dialogue import RULES_ONLY, Piece, heard_pieces, in_progress, join, prompt_pieces
 from jaxmarl_llm.rollout.layout import Messages, RowLayout, row_layout, rows_of_seats
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
@@ -184,7 +184,6 @@ class Rollout:
         tokens, length = join([*before, *heard])
         tokens = tokens[:, : layout.prompt_width]
         spread = lambda x: sharding.rows(jnp.repeat(x, layout.group_size, 0))
-        blank = lambda dtype: sharding.rows(jnp.zeros((rows, layout.slots), dtype))
         cache = hidden = None
         if layout.policy_set.config is not None:
             assert prepared is not None  # a set with a config has weights
@@ -194,24 +193,7 @@ class Rollout:
             cache, states = decoder.append(config, prepared, cache, tokens, length, adapter)
             hidden = spread(jnp.take_along_axis(states, length[:, None, None] - 1, 1)[:, 0])
             cache = jax.tree.map(sharding.split_cache, decoder.empty_cache(config, rows, slots, cache))
-        live = LiveRows(
-            tokens=blank(jnp.int32),
-            length=sharding.rows(jnp.zeros((rows,), jnp.int32)),
-            loss_mask=blank(bool),
-            turn=blank(jnp.int32),
-            logp=blank(jnp.float32),
-            grammar_state=blank(jnp.int16),
-            tokens_left=blank(jnp.int16),
-            stage=spread(stage),
-            cache=cache,
-            hidden=hidden,
-            used=sharding.rows(jnp.zeros((rows,), jnp.int32)),
-            slots=jnp.int32(0),
-            message=sharding.rows(jnp.zeros((rows, layout.max_message), jnp.int32)),
-            message_length=sharding.rows(jnp.zeros((rows,), jnp.int32)),
-            truncated_message_tokens=jnp.int32(0),
-        )
-        return live, Prompts(tokens, length)
+        return blank_rows(layout, spread(stage), cache, hidden), Prompts(tokens, length)
 
     def _observation_names(self, live: dict[str, LiveRows], view: View) -> jax.Array:
         """Names uint32 [B, A] of the next observation of every seat, including the tokens of messages."""

@@ -137,6 +137,12 @@ def words(environment: Environment, letters: Sequence[str] = "abcd") -> SymbolTo
     return SymbolTokenizer([*known, *letters], heard=[text for text in known if text not in said], ends=True)
 
 
+def answer_letters(environment: Environment) -> SymbolTokenizer:
+    """A vocabulary of the game's phrases and the letters of its answers, so that an answer has several tokens."""
+    said = {text for grammar in environment.grammars for text in _grammar_texts(grammar)}
+    return SymbolTokenizer([*(text for text in strings(environment) if text not in said), *sorted({*"".join(said)})])
+
+
 def _grammar_texts(grammar: Grammar) -> list[str]:
     texts: list[str] = []
     for part in grammar:

@@ -122,6 +122,11 @@ def per_token(values: jax.Array, rows: Rows, sampled: SampledTokens) -> jax.Arra
     return jnp.where(sampled.mask, values[rows.episode[:, None], sampled.turn, rows.seat[:, None]], 0)
 
 
+def first_of_turn(sampled: SampledTokens) -> jax.Array:
+    """The first sampled token of each turn, bool [R, M]."""
+    return sampled.mask.at[:, 1:].set(sampled.mask[:, 1:] & (sampled.turn[:, 1:] != sampled.turn[:, :-1]))
+
+
 def last_of_turn(sampled: SampledTokens) -> jax.Array:
     """The last sampled token of each turn, bool [R, M]."""
     continues = sampled.mask[:, 1:] & (sampled.turn[:, 1:] == sampled.turn[:, :-1])

@@ -6,9 +6,12 @@ Shapes: B episodes, A seats, T turns, which are the answers of all seats in orde
 from __future__ import annotations
 
 import asyncio
+import sysconfig
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +27,7 @@ from jaxmarl_llm.rollout.python_game import finite_reward
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.text_rows import TextRowLayout, pad, power_of_two, seeds
 from jaxmarl_llm.rollout.trajectory import Episodes, Rows, Trajectory
-from jaxmarl_llm.serving.dialogues import Dialogues, Message, Row
+from jaxmarl_llm.serving.dialogues import Dialogues, Message, Row, Span
 from jaxmarl_llm.serving.host_rollout import Failures, HostRollout
 from jaxmarl_llm.serving.service import Episode, Request, Seat, Served, Service, running
 
@@ -55,8 +58,7 @@ class AgentRollout(HostRollout):
             ended = beside.submit(asyncio.run, self._play(key)).result()  # a notebook's thread has a loop of its own
         self.wrong_rewards.report(len(ended))
         if all(episode.failed and not episode.paid for episode in ended):
-            # there is nothing to learn from: without a finite reward the update is skipped
-            ended = [episode._replace(paid={(0, 0): float("nan")}) for episode in ended]
+            ended = [self._without_lesson(episode) for episode in ended]
         episodes = self._record(ended)
         numbered = {name: self._rows(name, ended) for name in self.layouts}
         rows = {name: record_rows(self.layouts[name], given) for name, given in numbered.items()}
@@ -64,6 +66,17 @@ class AgentRollout(HostRollout):
         cut = {name: jnp.int32(0) for name in rows}
         small = {name: x.astype(np.int8) for name, x in kinds.items()}
         return jax.tree.map(jnp.asarray, Trajectory(episodes, rows, self.utilisation(), cut, small))
+
+    def _without_lesson(self, episode: Ended) -> Ended:
+        """The episode with a reward for every seat that is not finite, so that an update from such episodes alone is
+        skipped. Seats that said nothing say one token: only what was said can be paid."""
+        seats = range(min(self.game.agents, self.game.turns))
+        if not {*seats} <= {*episode.spoke}:
+            token = lambda seat: Row([0, 0], 0, [0, 0], [Span(1, seat, (0.0,), self.budget)])
+            rows = [[token(seat)] for seat in seats] + [[] for _ in range(self.game.agents - len(seats))]
+            episode = episode._replace(spoke=[*seats], rows=rows)
+        paid = {(turn, seat): float("nan") for turn, seat in enumerate(episode.spoke)}
+        return episode._replace(paid=paid)
 
     async def _play(self, key: jax.Array) -> list[Ended]:
         """Plays all episodes."""
@@ -139,7 +152,7 @@ class AgentRollout(HostRollout):
         except ImportError as error:  # no further episode would go better
             raise ValueError(f"The program lacks a package. {error}") from error
         except Exception as error:  # a program is anybody's code
-            return None, f"{type(error).__name__}: {error}"
+            return None, f"{type(error).__name__}: {error}{_place(error)}"
 
     def _seat(self, service: Service, index: int, number: int, policy: str, key: Sequence[int]) -> Seat:
         engine, which = service.models[policy]
@@ -180,6 +193,13 @@ class AgentRollout(HostRollout):
         count = len(first) * power_of_two(-(-(len(first) + len(further)) // len(first)), 1)
         every = [*first, *further]
         return every + [(*first[0][:3], None)] * (count - len(every))
+
+
+def _place(error: Exception) -> str:
+    """ " (FILE, line N)" of the innermost line outside installed packages and this one; "" if there is none."""
+    libraries = (str(Path(__file__).parents[1]), *(sysconfig.get_path(name) for name in ("stdlib", "purelib")))
+    lines = [x for x in traceback.extract_tb(error.__traceback__) if not x.filename.startswith(libraries)]
+    return f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})" if lines else ""
 
 
 def _read_pay(paid: Any, seats: Sequence[str], spoke: Sequence[int]) -> tuple[dict[tuple[int, int], Any], str]:

@@ -57,7 +57,8 @@ class HostRollout(abc.ABC):
     """A rollout of games of `agents` seats and at most `turns` turns, with utterances of at most `budget` tokens.
 
     `slots` is the number of rows that are computed at once, rounded up to a power of two; None: all rows of a set.
-    Raises ValueError before anything compiles for a line-up that cannot play, a budget below 2, or a wrong context.
+    Raises ValueError before anything compiles for a line-up that cannot play, a budget below 2 or as long as the
+    context, or a wrong context.
     """
 
     wrong_rewards: Any  # WrongRewards of games, or Failures
@@ -83,6 +84,12 @@ class HostRollout(abc.ABC):
         self.policy_sets, self.lineup, self.agents, self.turns, self.budget = policy_sets, lineup, agents, turns, budget
         self.messages = Messages({}, 0, 0)  # an observation is no message
         self.layouts = {name: text_layout(name, policy_sets[name], lineup, context) for name in policy_sets}
+        for name, layout in self.layouts.items():
+            if budget >= layout.context:
+                raise ValueError(
+                    f"An answer of {budget} tokens, the budget, leaves no room in the context of {name}, "
+                    f"{layout.context} tokens."
+                )
         self.row_of = {name: rows_of_seats(layout, lineup.episodes, agents) for name, layout in self.layouts.items()}
         self.slots, self.engines = slots, dict[str, Engine]()
 

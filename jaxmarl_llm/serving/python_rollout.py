@@ -133,7 +133,8 @@ class PythonRollout(HostRollout):
             if not 1 <= len(tokens) <= layout.context - self.budget:
                 raise ValueError(
                     f"The prompt of seat {seat} has {len(tokens)} tokens ({name}); with an answer of {self.budget} "
-                    f"the context of {layout.context} has room for 1 to {layout.context - self.budget}."
+                    f"the context of {layout.context} has room for 1 to {layout.context - self.budget}. Pretrained "
+                    "models read more than tiny ones."
                 )
             rows += [_Row(tokens, stage, blank) for _ in range(group_size)]
         return rows

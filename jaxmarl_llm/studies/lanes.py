@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from jaxmarl_llm.training.recipe import Recipe
-
-STUDY = "study.json"  # the record of a run directory: settings, seeds, provenance
+from jaxmarl_llm.view.page import STUDY as STUDY
 
 
 @dataclasses.dataclass(frozen=True)

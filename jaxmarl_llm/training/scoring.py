@@ -14,8 +14,9 @@ import jax.numpy as jnp
 
 from jaxmarl_llm.devices import scopes
 from jaxmarl_llm.devices.lanes import most_of_lanes
-from jaxmarl_llm.models import lora
+from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.rl.losses import Scores
+from jaxmarl_llm.rollout import utterances
 from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens
 from jaxmarl_llm.rollout.widths import bucket, narrow
@@ -74,26 +75,31 @@ def by_micro_batch(
 
 def resample(
     parts: Parts, weights: Weights, name: str, rows: Rows, sampled: SampledTokens, key: jax.Array
-) -> SampledTokens:
-    """New answers in place of a policy set's sampled ones, drawn from the policies of `weights`, with their
-    log-probabilities. Raises ValueError unless an utterance is one token, and for filters."""
-    layout = parts.rollout.layouts[name]
+) -> tuple[Rows, SampledTokens]:
+    """(rows, new utterances), drawn in place of a policy set's sampled ones from the policies of `weights`, with their
+    log-probabilities.
+
+    Utterances of one token are drawn in the rows themselves. For longer ones, rows and sampled tokens are those of
+    `utterances.split`, a row for each utterance. Raises ValueError for a filter on utterances of one token.
+    """
+    layout, policy_set = parts.rollout.layouts[name], parts.policy_sets[name]
+    params, joined, which = scoring_weights(parts, weights, name, rows)
     if layout.max_sampled > 1:
-        raise ValueError(
-            f"An answer of up to {layout.max_sampled} tokens cannot be drawn again, only one of one token."
-        )
-    sampling = parts.policy_sets[name].sampling
+        assert policy_set.config is not None  # no script learns
+        prepared = decoder.prepare(policy_set.config, params, joined, policy_set.merged)
+        return utterances.draw(layout, prepared, rows, sampled, key)
+    sampling = policy_set.sampling
     if any(
         x != Sampling(x.temperature) or not x.temperature
         for x in (sampling if isinstance(sampling, tuple) else (sampling,))
     ):
         raise ValueError("An answer can be drawn again only without top_k, top_p and min_p, and not greedily.")
-    params, joined, which = scoring_weights(parts, weights, name, rows)
-    vocabulary = parts.policy_sets[name].tokenizer.vocab_size
-    _, token, logp = parts.scorer(name).alternatives(params, rows, sampled, vocabulary, joined, which)
+    _, token, logp = parts.scorer(name).alternatives(
+        params, rows, sampled, policy_set.tokenizer.vocab_size, joined, which
+    )
     drawn = jax.random.categorical(key, logp)[..., None]
     taken = lambda x: jnp.take_along_axis(x, drawn, 2)[..., 0]
-    return sampled.replace(token=taken(token), behaviour_logp=jnp.where(sampled.mask, taken(logp), 0))
+    return rows, sampled.replace(token=taken(token), behaviour_logp=jnp.where(sampled.mask, taken(logp), 0))
 
 
 def scoring_weights(parts: Parts, weights: Weights, name: str, rows: Rows) -> tuple[dict, Any, jax.Array | None]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 GAMES, PAGE = "games.jsonl", "games.html"
+STUDY = "study.json"  # the record of a study in its run directory
 MOST = 1000  # games of a page
 WEB = Path(__file__).parent / "web"
 SCRIPTS = ("data", "list", "game", "detail", "live")  # in this order

@@ -207,3 +207,9 @@ def test_what_is_no_reward_is_refused_by_the_name_of_its_game(reward, message):
 @pytest.mark.parametrize("reward", [np.zeros((2, 1)), jnp.ones((2, 1)), np.zeros((2, 1), int), np.ones((2, 1), bool)])
 def test_arrays_of_numbers_are_rewards(reward):
     check_game(Pays(MatrixGame(rounds=1), reward))
+
+
+def test_an_unknown_name_names_the_nearest_game():
+    with pytest.raises(KeyError, match=r"No game is called 'kuhn'\. Did you mean kuhn_poker"):
+        REGISTRY["kuhn"]
+    assert REGISTRY.get("kuhn") is None and "kuhn" not in REGISTRY

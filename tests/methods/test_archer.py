@@ -12,11 +12,9 @@ import numpy as np
 import optax
 import pytest
 
-from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.methods import archer, networks, replay
 from jaxmarl_llm.rl.masked import mean_of
-from jaxmarl_llm.rollout.team import words
 from jaxmarl_llm.training import begin, step
 from jaxmarl_llm.training.recipe import Recipe, always
 from jaxmarl_llm.training.records import Advantages
@@ -85,8 +83,8 @@ def test_the_critic_learns_the_exact_values_of_a_policy(played):
         run.state.critic
     )
     part = jax.tree.map(lambda x: x[KEPT - 1], ring.batches["learner"])
-    q, v = archer.twins(parts, "learner", critic.weights, part, part.sampled)
-    found = archer.advantage(parts, "learner", critic, part, part.sampled)
+    q, v = archer.twins(parts, "learner", critic.weights, part.rows, part.sampled)
+    found = archer.advantage(parts, "learner", critic, part.rows, part.sampled)
     np.testing.assert_allclose(found, np.min(q, -1) - np.min(v, -1), atol=1e-6)
 
     mask, by_row = np.asarray(part.batch.mask), np.asarray(part.batch.episode)
@@ -109,7 +107,7 @@ def test_an_answer_is_drawn_again_as_the_policy_would_say_it(played):
     weights = jax.tree.map(lambda x: 3 * x, weights)  # far from uniform
     part = jax.tree.map(lambda x: x[0], ring.batches["learner"])
     score = jax.jit(lambda said: score_policies(parts, weights, "learner", part.rows, said)[0].logp)
-    draw = jax.jit(jax.vmap(lambda key: resample(parts, weights, "learner", part.rows, part.sampled, key)))
+    draw = jax.jit(jax.vmap(lambda key: resample(parts, weights, "learner", part.rows, part.sampled, key)[1]))
     drawn = draw(jax.random.split(jax.random.key(6), 400))
     mask, words = np.asarray(part.batch.mask), np.unique(np.asarray(part.sampled.token)[part.batch.mask])
     assert set(np.unique(np.asarray(drawn.token)[:, mask])) <= set(words) and len(words) == 4
@@ -122,15 +120,6 @@ def test_an_answer_is_drawn_again_as_the_policy_would_say_it(played):
         total = total + p
         assert (np.abs(often - p) < 5 * np.sqrt(p * (1 - p) / 400) + 0.01).all()
     np.testing.assert_allclose(total, 1, atol=1e-5)
-
-
-def test_an_answer_of_several_tokens_cannot_be_drawn_again():
-    talk = Recipe(
-        MatrixGame(rounds=1, talk=True), (("a", "b"),), rewards, tokenizer=words, budget=4, groups=2, group_size=2
-    )
-    parts = Trainer(talk, [talk.all_hparams], [0]).parts
-    with pytest.raises(ValueError, match="only one of one token"):
-        resample(parts, {}, "a", None, None, jax.random.key(0))
 
 
 @pytest.mark.long

@@ -187,9 +187,19 @@ def test_an_update_in_which_every_episode_failed_is_skipped():
         episode.rewards = {"first": float(episode.seed % 2), "second": -1.0}
         await play(episode)
 
-    for program, skipped in ((play, 1), (paying, 0)):
+    async def speechless(episode):
+        raise RuntimeError("boom")
+
+    async def halfway(episode):
+        await episode.say("first", "a")
+        raise RuntimeError("boom")
+
+    for program, skipped in ((play, 1), (paying, 0), (speechless, 1), (halfway, 1)):
         trainer = trainer_of(program)
         state = trainer.init()
+        if program is not play:  # an update with momentum, which would move the weights without a gradient
+            good = trainer_of(RECIPE.game.play)
+            state, _ = good.update(good.init(), 0)
         before = jax.tree.map(np.array, trainer.weights(state, 0))
         with pytest.warns(UserWarning, match="RuntimeError: boom"):
             state, metrics = trainer.update(state, 0)
@@ -223,7 +233,7 @@ def test_a_seat_that_never_spoke_is_a_failure():
     trainer.rollout.wrong_rewards.tell = (told := []).append
     trajectory = jax.device_get(trainer.rollout(trainer.weights(trainer.init(), 0), jax.random.key(0)))
     reward = trajectory.episodes.reward
-    assert trajectory.episodes.truncated.all() and np.isnan(reward).sum() == 16 and not np.nansum(np.abs(reward))
+    assert trajectory.episodes.truncated.all() and np.isnan(reward).sum() == 16 * 2 and not np.nansum(np.abs(reward))
     assert told == ["Episode 0 failed: second never spoke. Episodes that failed: 16 of 16."]
 
 
@@ -323,7 +333,7 @@ def curve(recipe: Recipe, seeds) -> np.ndarray:
     return np.array(returns)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_dilemma_learns_what_the_compiled_one_learns():
     """Six seeds each: the curves' means differ by less than the 99% interval of a difference at nine of ten updates."""
     game = FourAnswers(rounds=3)
@@ -350,3 +360,20 @@ def test_a_dilemma_learns_what_the_compiled_one_learns():
 def test_a_program_learns():
     returns = curve(dataclasses.replace(RECIPE, groups=8, group_size=8), [0])
     assert returns[-3:].mean() > returns[0] + 0.5
+
+
+def test_a_failure_names_the_line_of_the_program():
+    async def play(episode):
+        await episode.say("first", "a")
+        return {}["answer"]
+
+    trainer = trainer_of(play)
+    trainer.rollout.wrong_rewards.tell = (told := []).append
+    trainer.rollout(trainer.weights(trainer.init(), 0), jax.random.key(0))
+    line = play.__code__.co_firstlineno + 2
+    assert told[0].startswith(f"Episode 0 failed: KeyError: 'answer' (test_agent_rollout.py, line {line}).")
+
+
+def test_a_budget_as_long_as_the_context_is_refused():
+    with pytest.raises(ValueError, match=r"An answer of 512 tokens, the budget, leaves no room in the context of me"):
+        Trainer(dataclasses.replace(RECIPE, budget=512), [RECIPE.all_hparams], [0])

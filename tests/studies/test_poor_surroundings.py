@@ -38,17 +38,35 @@ def arms(tmp_path_factory):
     return json.loads((out / "results.json").read_text(encoding="utf-8"))["arms"]
 
 
-SURROUNDINGS = {
-    "one core": {"before": ("taskset", "-c", "0")},
-    "no home and no name": {"before": NOBODY, "without": ("HOME", "JAX_COMPILATION_CACHE_DIR")},
-    "a home that is not there": {"HOME": "/nonexistent", "without": ("JAX_COMPILATION_CACHE_DIR",)},
-    "the C locale, stdin closed": {**POOR, "after": "<&-"},
-    "an ASCII console that nobody reads on": {"PYTHONIOENCODING": "ascii", "after": "| head -1"},
-    "64 bits": {"JAX_ENABLE_X64": "1"},
-    "strict dtypes, other random numbers": {"JAX_NUMPY_DTYPE_PROMOTION": "strict", "JAX_DEFAULT_PRNG_IMPL": "rbg"},
-    "read-only caches": dict.fromkeys(("JAX_COMPILATION_CACHE_DIR", "MPLCONFIGDIR", "XDG_CACHE_HOME"), NOWHERE),
-    "a dumb terminal, stdout closed": {"TERM": "dumb", "without": ("COLUMNS",), "after": ">&-"},
-    "no width, a full disk behind the console": {"COLUMNS": "0", "after": ">/dev/full 2>/dev/full"},
+SURROUNDINGS = {  # two independent ones in each, since a run takes seconds
+    "one core; strict dtypes, other random numbers": {
+        "before": ("taskset", "-c", "0"),
+        "JAX_NUMPY_DTYPE_PROMOTION": "strict",
+        "JAX_DEFAULT_PRNG_IMPL": "rbg",
+    },
+    "no home and no name; the C locale, stdin closed": {
+        "before": NOBODY,
+        "without": ("HOME", "JAX_COMPILATION_CACHE_DIR"),
+        **POOR,
+        "after": "<&-",
+    },
+    "a home that is not there; an ASCII console that nobody reads on": {
+        "HOME": "/nonexistent",
+        "without": ("JAX_COMPILATION_CACHE_DIR",),
+        "PYTHONIOENCODING": "ascii",
+        "after": "| head -1",
+    },
+    "read-only caches; no width, a full disk behind the console": {
+        **dict.fromkeys(("JAX_COMPILATION_CACHE_DIR", "MPLCONFIGDIR", "XDG_CACHE_HOME"), NOWHERE),
+        "COLUMNS": "0",
+        "after": ">/dev/full 2>/dev/full",
+    },
+    "64 bits; a dumb terminal, stdout closed": {
+        "JAX_ENABLE_X64": "1",
+        "TERM": "dumb",
+        "without": ("COLUMNS",),
+        "after": ">&-",
+    },
 }
 
 

@@ -50,6 +50,9 @@ def test_a_script_writes_the_page_of_its_games(tmp_path):
     trainer = Trainer(KUHN, [KUHN.all_hparams], [7])
     state = trainer.init()
     records.save_games(trainer, state, tmp_path / "mine", count=4)
+    (tmp_path / "study.json").write_text("{}")
+    with pytest.raises(ValueError, match="holds the run of a study"):
+        records.save_games(trainer, state, tmp_path)
     page = records.save_games(trainer, state, tmp_path / "mine", update=3, count=4)
     records.save_games(trainer, state, tmp_path / "mine", update=3, count=4)  # in place of those of this update
     games = [json.loads(line) for line in (tmp_path / "mine/games.jsonl").read_text().splitlines()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -16,8 +17,6 @@ from jaxmarl_llm.environments.helpers import Script, all_deals, at_least, choice
 from jaxmarl_llm.text.grammar import Grammar
 
 COLOURS = ("red", "green", "blue", "yellow", "white", "black", "brown", "orange", "purple", "pink")
-KEYS = ("A", "B", "C", "D")
-DRAWN = 4  # the number of colours in a random chain
 DECOYS = ("E", "F", "G", "H")
 START, OPENS, SHUT, NOTHING = range(4)
 PAYS = ("solved", "progress")
@@ -45,8 +44,9 @@ class LockChain:
     So every turn's contribution is known. A right key moves the chain on by one lock, a wrong key costs a turn, and
     nothing else matters.
 
-    Each lock has one of four colours, drawn independently. With `in_order` lock n has the nth of ten colours, so only a
-    player that gets there can learn a late lock's key.
+    Keys are the words of `spelled` letters of the alphabet, A to D by default. There are as many colours, and each lock
+    has one of them, drawn independently. With `in_order` lock n has the nth of ten colours, so only a player that gets
+    there can learn a late lock's key.
 
     With `decoys` there are that many more keys, which fit no lock. After such a key the seat is told that nothing
     happens, after a wrong key of the four that the lock stays shut. The further measure `fits` is then 1 for each of
@@ -59,7 +59,8 @@ class LockChain:
     The text is silent about the right keys on purpose: they are to be learnt from reward. It mentions the point for the
     last lock even if `progress` is paid.
     Raises ValueError for another `pays`, for locks or turns < 1, for fewer turns than locks, and for more than ten
-    locks in order. Raises it also for decoys outside 0 to 4 and a shift outside 0 to 3.
+    locks in order. Raises it also for fewer than two keys or more than ten, and for a shift of as many keys or more.
+    Decoys outside 0 to 4, or called as a key, raise it too.
     """
 
     locks: int = 3
@@ -68,6 +69,8 @@ class LockChain:
     decoys: int = 0
     shift: int = 0
     pays: Literal["solved", "progress"] = "solved"
+    alphabet: str = "ABCD"
+    spelled: int = 1
 
     agents = 1
     roles = ("opener",)
@@ -77,17 +80,34 @@ class LockChain:
             raise ValueError(f"pays must be {' or '.join(PAYS)}, got {self.pays!r}.")
         at_least(1, locks=self.locks)
         at_least(0, decoys=self.decoys, shift=self.shift)
+        at_least(1, spelled=self.spelled)
+        if not 2 <= len({*self.alphabet}) ** self.spelled <= len(COLOURS) or len({*self.alphabet}) < len(self.alphabet):
+            raise ValueError(
+                f"The alphabet must spell 2 to {len(COLOURS)} keys, each letter once: got {self.alphabet!r} and "
+                f"{self.spelled} letters a key."
+            )
         if self.decoys > len(DECOYS):
             raise ValueError(f"decoys must be {len(DECOYS)} at most, got {self.decoys}.")
-        if self.shift >= len(KEYS):
-            raise ValueError(f"shift must be {len(KEYS) - 1} at most, got {self.shift}.")
+        if self.decoys and {*DECOYS} & {*self.words}:
+            raise ValueError(f"decoys are called {', '.join(DECOYS)}: keep these letters out of {self.alphabet!r}.")
+        if self.shift >= self.fitting:
+            raise ValueError(f"shift must be {self.fitting - 1} at most, got {self.shift}.")
         at_least(self.locks, turns=self.turns)
         if self.in_order and self.locks > len(COLOURS):
             raise ValueError(f"LockChain has {len(COLOURS)} colours in order: locks={self.locks} is more.")
 
     @property
+    def words(self) -> tuple[str, ...]:
+        """The keys that fit locks."""
+        return tuple("".join(letters) for letters in itertools.product(self.alphabet, repeat=self.spelled))
+
+    @property
     def keys(self) -> tuple[str, ...]:
-        return KEYS + DECOYS[: self.decoys]
+        return self.words + DECOYS[: self.decoys]
+
+    @property
+    def fitting(self) -> int:
+        return len(self.alphabet) ** self.spelled
 
     @property
     def actions(self) -> int:
@@ -128,7 +148,7 @@ class LockChain:
     def reset(self, key: jax.Array, group: jax.Array, given: jax.Array | None = None) -> tuple[LockState, View]:
         colour_key, length_key = jax.random.split(key)
         length = jax.random.randint(length_key, (), 1, self.locks + 1) if given is None else given
-        drawn = jax.random.randint(colour_key, (self.locks,), 0, DRAWN, jnp.int32)
+        drawn = jax.random.randint(colour_key, (self.locks,), 0, self.fitting, jnp.int32)
         colours = jnp.arange(self.locks, dtype=jnp.int32) if self.in_order else drawn
         state = self._start(colours, jnp.clip(length, 1, self.locks).astype(jnp.int32))
         return state, self.view(state)
@@ -137,7 +157,7 @@ class LockChain:
         if self.in_order:
             return all_deals(lambda n: self._start(jnp.arange(self.locks, dtype=jnp.int32), n + 1), self.locks)
         start = lambda length, *colours: self._start(jnp.stack(colours), length + 1)
-        return all_deals(start, self.locks, *(DRAWN,) * self.locks)
+        return all_deals(start, self.locks, *(self.fitting,) * self.locks)
 
     def prompt(self, state: LockState) -> jax.Array:
         return jnp.stack([state.length - 1, jnp.zeros_like(state.length)][: len(self.rules)])[None]
@@ -145,7 +165,7 @@ class LockChain:
     def step(self, state: LockState, action: jax.Array, key: jax.Array) -> tuple[LockState, View, jax.Array]:
         right = action[0] == self._right(state)
         opened = state.opened + right
-        fits = action[0] < len(KEYS)
+        fits = action[0] < self.fitting
         told = jnp.where(right, jnp.int32(OPENS), jnp.where(fits, jnp.int32(SHUT), NOTHING))
         after = state.replace(opened=opened, turn=state.turn + 1, told=told)
         facts = {"solved": right & (opened == state.length), "progress": right / state.length, "fits": fits}
@@ -162,7 +182,7 @@ class LockChain:
         return state.colours[jnp.minimum(state.opened, self.locks - 1)]
 
     def _right(self, state: LockState) -> jax.Array:
-        return (self._colour(state) + self.shift) % len(KEYS)
+        return (self._colour(state) + self.shift) % self.fitting
 
     def view(self, state: LockState) -> View:
         ended = (state.opened == state.length) | (state.turn >= self.turns)

@@ -8,19 +8,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.solo.lock_chain import COLOURS, KEYS, LockChain
+from jaxmarl_llm.environments.solo.lock_chain import COLOURS, LockChain
 from jaxmarl_llm.evaluation.exact import solve
 from tests.support.referees import REFEREES
 from tests.support.team_plays import acted, close, deals_are_what_reset_draws, given, played, row, totals
 from tests.support.told import transcripts
 
-GAME = LockChain(locks=3, turns=5)
+GAME, KEYS = LockChain(locks=3, turns=5), ["A", "B", "C", "D"]
 
 
 @pytest.mark.parametrize("player, in_order", [("random", False), ("correct", False), ("random", True)])
-def test_against_python(player, in_order):
+@pytest.mark.parametrize("keys", [KEYS, ["AA", "AB", "AC", "BA", "BB", "BC", "CA", "CB", "CC"]], ids=["four", "nine"])
+def test_against_python(player, in_order, keys):
     """From the told text alone: what opens, what is paid and when, and when it ends."""
-    game = LockChain(locks=3, turns=5, in_order=in_order)
+    spelling = {} if keys == KEYS else {"alphabet": "ABC", "spelled": 2}
+    game = LockChain(locks=3, turns=5, in_order=in_order, **spelling)
     record = played(game, player)
     for g in range(120):
         rules, *told = row(game, record, g, 0)
@@ -28,8 +30,8 @@ def test_against_python(player, in_order):
         said, opened = [word for _, word in acted(game, record, g)], 0
         for t, word in enumerate(said):
             colour = re.search(r"The lock is (\w+)\.$", told[t]).group(1)
-            right = KEYS.index(word) == COLOURS.index(colour) % 4
-            assert colour in (COLOURS[opened : opened + 1] if in_order else COLOURS[:4])
+            right = keys.index(word) == COLOURS.index(colour) % len(keys)
+            assert colour in (COLOURS[opened : opened + 1] if in_order else COLOURS[: len(keys)])
             opened += right
             solved = opened == length
             paid = given(record)[t, g, 0].tolist()
