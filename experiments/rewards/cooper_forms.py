@@ -14,9 +14,8 @@ right, so from the other 17 questions alone.
 
 Metrics:
 
-  true    share of right replies
+  true    share of right replies; `gap` is the mean of sigmoid(f) less it
   missed  share of right replies to the questions that the rule misses
-  gap     mean of sigmoid(f) less true
 
   python -m experiments cooper_forms --seeds 20
 
@@ -74,14 +73,11 @@ def cooper(experience: Experience, hparams: Hparams, judges: Judges) -> Advantag
     shown = reward_model.remember(judges.model, pairs, known & exists)
     learnt, metrics = reward_model.learn(CONFIG, shown, hparams["model_rate"], experience.key)
     of_missed = (right & missed).sum() / jnp.maximum((missed & jnp.ones_like(right)).sum(), 1)
+    gap = proxy_gap(proxy, right.astype(jnp.float32), jnp.ones(right.shape, bool))
     return Advantages(
         advantages.grpo(paid, *experience.acts),
         state=judges.replace(model=learnt),
-        metrics={
-            **metrics,
-            **proxy_gap(proxy, right.astype(jnp.float32), jnp.ones(right.shape, bool)),
-            "missed": of_missed,
-        },
+        metrics={**metrics, **gap, "missed": of_missed},
     )
 
 
