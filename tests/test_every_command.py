@@ -36,7 +36,8 @@ NEEDED = {  # what a command reads that an earlier line of its page, in Python o
     "runs/league/learner": f"mkdir -p runs/league && cp -r {TRAINED} runs/league/learner",
     "runs/self/learner": f"mkdir -p runs/self && cp -r {TRAINED} runs/self/learner",
     "runs/opponent": "python -m experiments exploitability --arms rloo --seeds 1 --updates 1 --out runs/opponent",
-    "questions.jsonl": """yes '{"prompt": "What is 2 plus 2?", "answer": 4}' | head -50 > questions.jsonl""",
+    "questions.jsonl": "for i in $(seq 50); do "
+    r"""printf '{"prompt": "What is %d plus 2?", "answer": %d}\n' $i $((i + 2)); done > questions.jsonl""",
     "rewards:brief": r"printf 'def brief(completions):\n    return [1.0 for text in completions]\n' > rewards.py",
 }
 PLACEHOLDERS = {"NAME or silent": "kuhn_poker", "=DIR": "=runs/demo/naive-0/policies/learner"}

@@ -85,9 +85,7 @@ def cooper(experience: Experience, hparams: Hparams, model: RewardModel) -> Adva
     paid = select(hparams, "reward", model=proxy, rule=right).reshape(episodes.acted.shape)
 
     better, known = reward_model.first(action, right)
-    other = jax.random.randint(experience.key, (GROUPS, 3), 0, NUMBERS)
-    tries = GAME.reply(jnp.repeat(GAME.parts(better)[0][:, None], 3, 1), other)
-    corrupted = reward_model.first(tries, other != GAME.truth(task)[:, None])
+    corrupted = reward_model.corrupt(GAME, task, better, experience.key)
     first_wrong = reward_model.first(action, ~right)
     worse, exists = select(hparams, "wrong_reply", corrupted=corrupted, own=first_wrong)
     shown = reward_model.remember(

@@ -13,8 +13,7 @@ nobody gains by giving alone.
 
 Metrics:
 
-  least gift  the smallest of the three gifts, mean over games
-  first       mean gift of the first seat
+  least gift  the smallest of the three gifts, mean over games; `first` is the first seat's gift
   welfare     sum of payoffs
   distance    between a seat's mean gift and its gift in the equilibrium with full sight, mean over seats
 

@@ -78,6 +78,15 @@ def first(values: jax.Array, where: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.take_along_axis(values, where.argmax(1)[:, None], 1)[:, 0], where.any(1)
 
 
+def corrupt(
+    game: Replies, task: jax.Array, reply: jax.Array, key: jax.Array, tries: int = 3
+) -> tuple[jax.Array, jax.Array]:
+    """(the replies int32 [P] with another number, drawn up to `tries` times; true if one is wrong, bool [P])."""
+    other = jax.random.randint(key, (len(reply), tries), 0, len(game.tasks.answers))
+    replies = game.reply(jnp.repeat(game.parts(reply)[0][:, None], tries, 1), other)
+    return first(replies, other != game.truth(task)[:, None])
+
+
 def draw_preference(key: jax.Array, worth: jax.Array, sure: float) -> jax.Array:
     """The preference of a Bradley-Terry person between two things worth float32 [..., 2], as int32 [..., 2]: index
     of the preferred thing, then of the other. The first is preferred with probability sigmoid(sure * difference in

@@ -39,6 +39,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from jaxmarl_llm.devices import distributed
+from jaxmarl_llm.models.loading import ABOUT, locate
 from jaxmarl_llm.runs.log import run_directory
 from jaxmarl_llm.studies import catalogue, frozen, program, sweep
 from jaxmarl_llm.studies.claim import claim_directory
@@ -57,6 +58,7 @@ from jaxmarl_llm.studies.settings import Settings, select_arms, select_models
 from jaxmarl_llm.studies.study import Study
 from jaxmarl_llm.text.plots import sparkline
 from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.setup import TINY, TINY_BASE
 from jaxmarl_llm.view import page
 
 
@@ -116,6 +118,9 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         **({"frozen": {name: freeze[name] for name in ("commit", "digest")}} if freeze else {}),
     }
     results.check(info)
+    sources = {model.source for arm in arms.values() for model in select_models(settings, arm).values()}
+    for source in sorted(sources - {TINY, TINY_BASE}):
+        locate(source, ABOUT)  # a wrong name ends the run before anything is told or compiled
     main = next((name for name in study.metrics if name not in study.derived), "return")
     seen: dict[str, list[float]] = {}  # values of the main metric, by program
 

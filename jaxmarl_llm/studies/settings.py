@@ -92,6 +92,7 @@ class Settings:
     def check(self) -> None:
         """Raises ValueError for options that cannot work."""
         sinks.check(self.log)
+        self.keep.check()
         for name, least in (
             ("seeds", 1),
             ("checkpoint_every", 1),

@@ -81,7 +81,7 @@ def test_the_study_holds_out_questions_and_evaluates_models_too(data):
         ({"run": Settings("prompts", frozen=True)}, "These questions have no frozen table"),
         ({"run": Settings("mars")}, "The word 'mars' belongs to no option"),
         ({"reward": ("number",)}, "The reward 'number' raised ValueError: the field 'answer' holds no number: 'a'"),
-        ({"budget": 600}, "with an answer of 600 the context of 512 has room for none"),
+        ({"budget": 600}, "An answer of 600 tokens, the budget, leaves no room in the context of policy, 512 tokens"),
     ],
 )
 def test_a_run_that_cannot_work_ends_before_anything_compiles(data, tmp_path, options, says, compiled_programs):
@@ -90,7 +90,8 @@ def test_a_run_that_cannot_work_ends_before_anything_compiles(data, tmp_path, op
         prompts.run(
             Options(**{"data": data, "reward": ("exact",), "run": run, **options}), threading.Event(), Console()
         )
-    assert not compiled_programs()
+    small = {"jit(stage)", "jit(convert_element_type)"}  # the first state: milliseconds, or known from earlier tests
+    assert not {*compiled_programs()} - small
 
 
 @pytest.mark.long

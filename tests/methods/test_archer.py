@@ -4,6 +4,7 @@ The long cases train a critic or step a network; the short ones draw answers fro
 traces the study.
 """
 
+import dataclasses
 from functools import partial
 
 import jax
@@ -15,6 +16,7 @@ import pytest
 from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.methods import archer, networks, replay
 from jaxmarl_llm.rl.masked import mean_of
+from jaxmarl_llm.rollout.team import answer_letters
 from jaxmarl_llm.training import begin, step
 from jaxmarl_llm.training.recipe import Recipe, always
 from jaxmarl_llm.training.records import Advantages
@@ -40,17 +42,26 @@ RECIPE = Recipe(
 )
 
 
+WORDS = dataclasses.replace(
+    RECIPE, game=LockChain(LOCKS, turns=TURNS, alphabet="AB", spelled=2), tokenizer=answer_letters, budget=2
+)
+
+
 @pytest.fixture(scope="module")
 def played():
+    return play(RECIPE)
+
+
+def play(recipe):
     """The parts, a policy that opens at random (its weights are 0), its last KEPT updates and the newest episodes."""
-    parts = Trainer(RECIPE, [RECIPE.all_hparams], [0]).parts
+    parts = Trainer(recipe, [recipe.all_hparams], [0]).parts
     run = begin.init_run(parts, jax.random.key(0))
     run = run.replace(learners=run.learners.replace(weights=jax.tree.map(jnp.zeros_like, run.learners.weights)))
 
     @jax.jit
     def fill(ring, number):
         key = jax.random.fold_in(jax.random.key(1), number)
-        games = step.collect_experience(parts, run, RECIPE.all_hparams, key, number)
+        games = step.collect_experience(parts, run, recipe.all_hparams, key, number)
         batches = step.make_batches(parts, games.experience, games.advantages)
         return replay.put(ring, batches, number), games.experience.episodes
 
@@ -69,12 +80,13 @@ def exact(locks, turns):
 
 
 @pytest.mark.long
-def test_the_critic_learns_the_exact_values_of_a_policy(played):
-    parts, run, ring, episodes = played
+@pytest.mark.parametrize("recipe", [RECIPE, WORDS], ids=["one token", "two tokens"])
+def test_the_critic_learns_the_exact_values_of_a_policy(recipe, request):
+    parts, run, ring, episodes = request.getfixturevalue("played") if recipe is RECIPE else play(recipe)
 
     def learn(critic, key):
         key_kept, key_token = jax.random.split(key)
-        part = replay.draw_update(ring, "learner", key_kept)
+        part = archer.by_utterance(parts, "learner", replay.draw_update(ring, "learner", key_kept))
         again = resample(parts, run.learners.weights, "learner", part.rows, part.sampled, key_token)
         critic, _ = archer.learn(parts, "learner", critic, part, again, GAMMA, 3e-3, key)
         return critic, None
@@ -82,12 +94,14 @@ def test_the_critic_learns_the_exact_values_of_a_policy(played):
     critic, _ = jax.jit(lambda new: jax.lax.scan(learn, new, jax.random.split(jax.random.key(2), 400)))(
         run.state.critic
     )
-    part = jax.tree.map(lambda x: x[KEPT - 1], ring.batches["learner"])
+    newest = jax.tree.map(lambda x: x[KEPT - 1], ring.batches["learner"])
+    part = archer.by_utterance(parts, "learner", newest)
     q, v = archer.twins(parts, "learner", critic.weights, part.rows, part.sampled)
     found = archer.advantage(parts, "learner", critic, part.rows, part.sampled)
     np.testing.assert_allclose(found, np.min(q, -1) - np.min(v, -1), atol=1e-6)
 
-    mask, by_row = np.asarray(part.batch.mask), np.asarray(part.batch.episode)
+    mask = np.asarray(part.batch.mask).reshape(*found.shape, -1)[..., 0]
+    by_row = np.asarray(newest.batch.episode)
     solved, opened = (np.asarray(x)[by_row, :, 0, 0] for x in (episodes.reward, episodes.measured))
     after = np.rint(opened.cumsum(1) * LOCKS).astype(int)
     before = np.pad(after, ((0, 0), (1, 0)))[:, :-1]

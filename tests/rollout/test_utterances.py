@@ -1,4 +1,7 @@
-"""Utterances as rows of their own: scored as in their rows, drawn anew as the policy would say them."""
+"""Utterances as rows of their own: scored as in their rows, drawn anew as the policy would say them.
+
+The long case draws each utterance 2,000 times.
+"""
 
 import itertools
 from functools import cache
@@ -35,27 +38,32 @@ RECIPES = {"talk": TALK, "nine": NINE}
 
 @cache
 def played(name):
-    """(parts, weights far from uniform, the rows of a batch, their sampled tokens, its part for an update)."""
+    """(parts, weights far from uniform, a batch of games for an update, its utterances)."""
     recipe = RECIPES[name]
     parts = Trainer(recipe, [recipe.all_hparams], [0]).parts
     run = begin.init_run(parts, jax.random.key(5))
     weights = jax.tree.map(lambda x: 3 * x, run.learners.weights)
     run = run.replace(learners=run.learners.replace(weights=weights))
-    games = step.collect_experience(parts, run, recipe.all_hparams, jax.random.key(6), jnp.int32(0))
-    part = step.make_batches(parts, games.experience, games.advantages)["me"]
-    return parts, weights, part.rows, part.sampled, part
+
+    @jax.jit
+    def play(run):
+        games = step.collect_experience(parts, run, recipe.all_hparams, jax.random.key(6), jnp.int32(0))
+        part = step.make_batches(parts, games.experience, games.advantages)["me"]
+        return part, utterances.split(parts.rollout.layouts["me"], part.rows, part.sampled, part.batch.advantage)
+
+    return parts, weights, *play(run)
 
 
 def logp(parts, weights, rows, sampled):
     """The log-probabilities [R, M] of sampled tokens, 0 without a token."""
-    return np.asarray(score_policies(parts, weights, "me", rows, sampled)[0].logp)
+    score = jax.jit(lambda *given: score_policies(parts, weights, "me", *given)[0].logp)
+    return np.asarray(score(rows, sampled))
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_an_utterance_scores_as_in_its_row(name):
-    parts, weights, rows, sampled, part = played(name)
-    layout = parts.rollout.layouts["me"]
-    new, said, reward = utterances.split(layout, rows, sampled, part.batch.advantage)
+    parts, weights, part, (new, said, reward) = played(name)
+    layout, rows, sampled = parts.rollout.layouts["me"], part.rows, part.sampled
     most = sampled.mask.shape[1] // layout.max_sampled
     assert len(new.tokens) == len(rows.tokens) * most and said.mask.shape[1] == layout.max_sampled > 1
     found, expected = logp(parts, weights, new, said), logp(parts, weights, rows, sampled)
@@ -75,8 +83,7 @@ def test_an_utterance_scores_as_in_its_row(name):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_an_utterance_drawn_anew_has_its_log_probability(name):
-    parts, weights, rows, sampled, _ = played(name)
-    rows, said, _ = utterances.split(parts.rollout.layouts["me"], rows, sampled, ())
+    parts, weights, _, (rows, said, _) = played(name)
     draw = jax.jit(lambda key: resample(parts, weights, "me", rows, said, key))
     new, anew = draw(jax.random.key(7))
     assert (anew.mask.any(1) == said.mask.any(1)).all() and (anew.token != said.token).any()
@@ -86,12 +93,13 @@ def test_an_utterance_drawn_anew_has_its_log_probability(name):
     assert (anew.token != other.token).any()
 
 
+@pytest.mark.long
 def test_nine_utterances_are_drawn_as_often_as_they_are_probable():
     """Two tokens of three letters: frequencies, and the mean of a critic's Q over draws, are the sums over all nine."""
-    parts, weights, rows, sampled, _ = played("nine")
-    rows, said, _ = utterances.split(parts.rollout.layouts["me"], rows, sampled, ())
+    parts, weights, _, (rows, said, _) = played("nine")
     critic = archer.empty_memory(parts, jax.random.key(9), kept=1).critic.weights
-    of_q = lambda rows, said: archer.twins(parts, "me", critic, rows, said)[0].reshape(-1, 2)
+    of_q = jax.jit(lambda rows, said: archer.twins(parts, "me", critic, rows, said)[0].reshape(-1, 2))
+    score = jax.jit(lambda *given: score_policies(parts, weights, "me", *given)[0].logp)
     letters = np.unique(np.asarray(said.token)[np.asarray(said.mask)])
     assert len(letters) == 3
     chance, q = [], []
@@ -102,7 +110,7 @@ def test_nine_utterances_are_drawn_as_often_as_they_are_probable():
         second = state[said.grammar_state[:, 0], kind[pair[0]]]
         this = said.replace(token=tokens, grammar_state=said.grammar_state.at[:, 1].set(second))
         written = rows.replace(tokens=rows.tokens.at[:, :2].set(tokens))
-        chance.append(np.exp(logp(parts, weights, written, this).sum(1)))
+        chance.append(np.exp(np.asarray(score(written, this)).sum(1)))
         q.append(np.asarray(of_q(written, this)))
     chance, q = np.stack(chance), np.stack(q)  # [9, utterances], [9, utterances, 2]
     real = np.asarray(said.mask.any(1))

@@ -185,8 +185,9 @@ def test_a_finished_run_only_shows_its_table_again(here, unbroken, monkeypatch, 
 def test_bad_input_is_one_sentence(arguments, says, tmp_path, monkeypatch, capsys):
     out = () if "--out" in arguments else ("--out", tmp_path / "runs" / "mine")
     assert exit_status(*arguments, *out, patch=monkeypatch) == 2
-    printed = capsys.readouterr().err
+    told, printed = capsys.readouterr()
     assert says in printed and "Traceback" not in printed
+    assert "This run" not in told + printed  # nothing is announced that cannot begin
     assert not any(tmp_path.iterdir())  # nothing is left behind
 
 

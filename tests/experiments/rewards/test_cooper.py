@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.rewards import cooper
+from experiments.rewards import cooper, cooper_forms
 from experiments.rewards.cooper import CONFIG, COOPER, GAME, GROUPS, STUDY, TRIGGER
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.methods import reward_model
@@ -67,6 +67,22 @@ def test_pairs_against_a_loop(played, arm):
         np.testing.assert_array_equal(better[:-2], worse[:-2])  # question and reference
         assert better[-3] == better[-1] != worse[-1]
         assert manner(worse) == manner(better) if arm == "cooper" else manner(worse) * 5 + worse[-1] == wrong[0]
+
+
+def test_a_question_that_the_rule_misses_pays_nothing_by_it_and_teaches_no_model(played):
+    experience, model = played
+    task = np.asarray(experience.arranged.deal.task)
+    missed = np.arange(25) % 3 == 0
+    judges = cooper_forms.Judges(model, jnp.asarray(missed))
+    learn = jax.jit(lambda hparams: cooper_forms.cooper(experience, Given(hparams), judges)._replace(remember=None))
+    rule, same = (learn(cooper_forms.STUDY.arms[arm].traced_hparams) for arm in ("rule", "cooper"))
+    advantage = np.asarray(rule.advantage).reshape(GROUPS, -1)
+    assert not advantage[missed[task]].any() and advantage[~missed[task]].any()
+    known, usual = np.asarray(same.state.model.valid[0]), np.asarray(estimate(played, "cooper").state.valid[0])
+    np.testing.assert_array_equal(known, usual & ~missed[task])
+    assert usual[missed[task]].any()
+    right = np.asarray(experience.episodes.reward).reshape(GROUPS, -1) > 0
+    assert float(same.metrics["missed"]) == pytest.approx(right[missed[task]].mean())
 
 
 @pytest.mark.long
