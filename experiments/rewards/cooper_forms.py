@@ -2,8 +2,8 @@
 
 The game, the flawed reward model and the training are those of the study `cooper`. There the rule makes no errors. Here
 it calls every reply to 8 of the 25 questions wrong, as a rule does with answers in a form that it cannot read. A seed
-draws the questions. The reward model reads question, right answer and reply. It learns from replies that the rule calls
-right, so from the other 17 questions alone.
+draws the questions. The reward model reads question, right answer and reply. It was pretrained on labelled pairs of all
+questions. It then learns from replies that the rule calls right, so from the other 17 questions alone.
 
   all_forms  a rule that reads every form pays; the reward model learns as in cooper and pays nothing
   rule       the rule that misses pays

@@ -1,8 +1,8 @@
 """Does search self-play beat a fixed proposer if invalid proposals cost? SSP with its penalty.
 
-The game and the numbers are those of the study `search_self_play`. There an invalid proposal costs nothing, and 0.4 of
-the proposals end valid. Here it costs 1, the default of the release's configuration. Each role has an update of its
-own, proposers first, as in the release.
+The game and the numbers are those of the study `search_self_play`. There an invalid proposal costs nothing, and less
+than half of the proposals end valid. Here it costs 1, the default of the release's configuration. Each role has an
+update of its own, proposers first, as in the release.
 
   co_trained  one policy proposes and solves, and both roles learn
   frozen      only solvers learn; the proposer is the initial policy

@@ -9,7 +9,7 @@ nobody gains by giving alone.
 
   all, no_synergy, no_penalty, plain  both terms, one of them, or neither; a seat sees all earlier gifts
   partial/all ...                     a seat sees only the gift just before its own
-  exact/all ...                       no learning: the subgame-perfect equilibrium of the seed's terms
+  exact/all ...                       no learning: the subgame-perfect equilibrium of other terms from the same ranges
 
 Metrics:
 
@@ -85,7 +85,7 @@ def measure(episodes: Episodes) -> dict[str, jax.Array]:
 
 
 def exact(key: jax.Array, hparams: Mapping[str, Any]) -> dict[str, jax.Array]:
-    """Metrics of the equilibrium of the seed's terms."""
+    """Metrics of the equilibrium of terms from the same ranges; a learner of this seed draws others."""
     equilibrium = backward_induction(GAME.payoffs(terms(hparams, draw_terms(key))))
     gifts = {"least gift": equilibrium.path.min(), "first": equilibrium.path[0]}
     return gifts | {"welfare": equilibrium.value.sum(), "distance": jnp.float32(0)}

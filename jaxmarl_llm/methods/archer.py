@@ -73,7 +73,8 @@ def twins(parts: Parts, name: str, weights: Any, rows: Rows, said: SampledTokens
     if parts.rollout.layouts[name].max_sampled == 1:
         return q, v
     last = jnp.maximum(said.mask.sum(1) - 1, 0)
-    return tuple(x.reshape(len(rows.prompts.tokens), -1, 2) for x in (q[jnp.arange(len(q)), last], v[:, 0]))  # type: ignore[return-value]
+    by_row = lambda x: x.reshape(len(rows.prompts.tokens), -1, 2)
+    return by_row(q[jnp.arange(len(q)), last]), by_row(v[:, 0])
 
 
 def _of_first(x: jax.Array, of_utterances: jax.Array) -> jax.Array:

@@ -6,6 +6,7 @@ Shapes: B episodes, A seats, T turns, which are the answers of all seats in orde
 from __future__ import annotations
 
 import asyncio
+import os
 import sysconfig
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -68,15 +69,14 @@ class AgentRollout(HostRollout):
         return jax.tree.map(jnp.asarray, Trajectory(episodes, rows, self.utilisation(), cut, small))
 
     def _without_lesson(self, episode: Ended) -> Ended:
-        """The episode with a reward for every seat that is not finite, so that an update from such episodes alone is
-        skipped. Seats that said nothing say one token: only what was said can be paid."""
-        seats = range(min(self.game.agents, self.game.turns))
-        if not {*seats} <= {*episode.spoke}:
-            token = lambda seat: Row([0, 0], 0, [0, 0], [Span(1, seat, (0.0,), self.budget)])
-            rows = [[token(seat)] for seat in seats] + [[] for _ in range(self.game.agents - len(seats))]
-            episode = episode._replace(spoke=[*seats], rows=rows)
-        paid = {(turn, seat): float("nan") for turn, seat in enumerate(episode.spoke)}
-        return episode._replace(paid=paid)
+        """The episode with a reward for every turn that is not finite, so that an update from such episodes alone is
+        skipped. A seat that said nothing says one token in a further turn: only what was said can be paid."""
+        silent = [seat for seat in range(self.game.agents) if seat not in episode.spoke]
+        spoke, rows = [*episode.spoke, *silent][: self.game.turns], [*episode.rows]
+        for turn in range(len(episode.spoke), len(spoke)):
+            rows[spoke[turn]] = [Row([0, 0], 0, [0, 0], [Span(1, turn, (0.0,), self.budget)])]
+        paid = {(turn, seat): float("nan") for turn, seat in enumerate(spoke)}
+        return episode._replace(spoke=spoke, rows=rows, paid=paid)
 
     async def _play(self, key: jax.Array) -> list[Ended]:
         """Plays all episodes."""
@@ -197,7 +197,8 @@ class AgentRollout(HostRollout):
 
 def _place(error: Exception) -> str:
     """ " (FILE, line N)" of the innermost line outside installed packages and this one; "" if there is none."""
-    libraries = (str(Path(__file__).parents[1]), *(sysconfig.get_path(name) for name in ("stdlib", "purelib")))
+    folders = str(Path(__file__).parents[1]), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+    libraries = tuple(f"{folder}{os.sep}" for folder in folders)
     lines = [x for x in traceback.extract_tb(error.__traceback__) if not x.filename.startswith(libraries)]
     return f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})" if lines else ""
 

@@ -16,9 +16,9 @@ from typing import Any
 from jaxmarl_llm.runs.checkpoint import ConfigMismatch, compare
 from jaxmarl_llm.runs.log import provenance
 from jaxmarl_llm.studies.cli import lock_directory
-from jaxmarl_llm.studies.lanes import STUDY
 from jaxmarl_llm.studies.pages.format import count
 from jaxmarl_llm.studies.pages.results import write_atomically
+from jaxmarl_llm.view.page import STUDY
 
 Claim = tuple[dict[str, Any], list[int]]
 

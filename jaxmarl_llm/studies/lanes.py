@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from jaxmarl_llm.training.recipe import Recipe
-from jaxmarl_llm.view.page import STUDY as STUDY
+from jaxmarl_llm.view.page import STUDY
 
 
 @dataclasses.dataclass(frozen=True)

@@ -49,8 +49,8 @@ class LockChain:
     there can learn a late lock's key.
 
     With `decoys` there are that many more keys, which fit no lock. After such a key the seat is told that nothing
-    happens, after a wrong key of the four that the lock stays shut. The further measure `fits` is then 1 for each of
-    the four keys, right or wrong.
+    happens, after another wrong key that the lock stays shut. The further measure `fits` is then 1 for each key that
+    fits some lock, right or wrong.
 
     With a `shift` every colour's right key is that many keys further on, and the rules end with the number of this
     series. Chains of different shifts have all other words in common. Without the number no policy could open the first
@@ -107,6 +107,7 @@ class LockChain:
 
     @property
     def fitting(self) -> int:
+        """The number of `words`, and of colours."""
         return len(self.alphabet) ** self.spelled
 
     @property

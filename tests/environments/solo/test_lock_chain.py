@@ -126,8 +126,12 @@ def test_the_value_of_chance_by_the_binomial():
     [
         *({"locks": 0}, {"locks": 3, "turns": 2}, {"locks": 11, "turns": 11, "in_order": 1}, {"locks": 2.5}),
         *({"decoys": 5}, {"shift": 4}, {"shift": -1}),
+        *({"alphabet": "A"}, {"alphabet": "ABCD", "spelled": 2}, {"alphabet": "AAB"}, {"spelled": 0}),
+        *({"alphabet": "DE", "decoys": 1}, {"alphabet": "AB", "spelled": 2, "shift": 4}),
     ],
 )
 def test_chains_that_cannot_be_opened_are_refused(settings):
-    with pytest.raises(ValueError, match=r"must be at least|is more|a whole number|[34] at most"):
+    with pytest.raises(
+        ValueError, match=r"must be at least|is more|a whole number|[34] at most|must spell 2 to 10|are called E"
+    ):
         LockChain(**settings)
