@@ -117,10 +117,10 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         **({"sweep": {"grid": sweep.read(settings.sweep), "best": sweep.best_end(study)}} if settings.sweep else {}),
         **({"frozen": {name: freeze[name] for name in ("commit", "digest")}} if freeze else {}),
     }
-    results.check(info)
     sources = {model.source for arm in arms.values() for model in select_models(settings, arm).values()}
     for source in sorted(sources - {TINY, TINY_BASE}):
         locate(source, ABOUT)  # a wrong name ends the run before anything is told or compiled
+    results.check(info)
     main = next((name for name in study.metrics if name not in study.derived), "return")
     seen: dict[str, list[float]] = {}  # values of the main metric, by program
 

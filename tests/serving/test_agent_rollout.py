@@ -273,6 +273,7 @@ def test_rewards_by_turn():
         ({"play": 3}, "play is an async function"),
         ({"play": lambda episode: 1.0}, "play is an async function"),
         ({"scripts": {"x": len}}, "no scripted players"),
+        ({"turns": 1}, "Each of 2 seats speaks: turns must be at least as many, got 1"),
     ],
 )
 def test_a_program_is_refused_in_a_sentence(changed, sentence):
@@ -377,3 +378,19 @@ def test_a_failure_names_the_line_of_the_program():
 def test_a_budget_as_long_as_the_context_is_refused():
     with pytest.raises(ValueError, match=r"An answer of 512 tokens, the budget, leaves no room in the context of me"):
         Trainer(dataclasses.replace(RECIPE, budget=512), [RECIPE.all_hparams], [0])
+
+
+def test_what_was_said_before_all_programs_failed_stays_in_the_record():
+    async def play(episode):
+        await episode.say("second", "b")
+        raise RuntimeError("boom")
+
+    trainer = trainer_of(play)
+    trainer.rollout.wrong_rewards.tell = [].append
+    trajectory = jax.device_get(trainer.rollout(trainer.weights(trainer.init(), 0), jax.random.key(0)))
+    (rows,) = trajectory.rows.values()
+    letter = symbols(None).encode("b")[0]
+    heard = rows.prompts.tokens[:, 0] == letter
+    assert heard.sum() == 16 and (rows.seat[heard] == 1).all() and (rows.logp[heard] < 0).any(1).all()
+    assert trajectory.episodes.acted[:, 0, 1].all() and trajectory.episodes.acted[:, 1, 0].all()
+    assert np.isnan(trajectory.episodes.reward[:, [0, 1], [1, 0]]).all()

@@ -88,6 +88,10 @@ class AgentProgram(HostGame):
         for name in ("turns", "at_once", "slots"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 raise ValueError(f"{name} is a whole number from 1 on, got {getattr(self, name)!r}.")
+        if self.turns < len(self.seats):
+            raise ValueError(
+                f"Each of {len(self.seats)} seats speaks, so turns must be at least as many: {self.turns}."
+            )
         if self.scripts:
             raise ValueError("An agent program has no scripted players: the program itself speaks for others.")
 

@@ -60,7 +60,7 @@ class LockChain:
     last lock even if `progress` is paid.
     Raises ValueError for another `pays`, for locks or turns < 1, for fewer turns than locks, and for more than ten
     locks in order. Raises it also for fewer than two keys or more than ten, and for a shift of as many keys or more.
-    Decoys outside 0 to 4, or called as a key, raise it too.
+    Decoys outside 0 to 4, or called as a letter of the alphabet, raise it too.
     """
 
     locks: int = 3
@@ -88,7 +88,7 @@ class LockChain:
             )
         if self.decoys > len(DECOYS):
             raise ValueError(f"decoys must be {len(DECOYS)} at most, got {self.decoys}.")
-        if self.decoys and {*DECOYS} & {*self.words}:
+        if self.decoys and {*DECOYS} & {*self.alphabet}:
             raise ValueError(f"decoys are called {', '.join(DECOYS)}: keep these letters out of {self.alphabet!r}.")
         if self.shift >= self.fitting:
             raise ValueError(f"shift must be {self.fitting - 1} at most, got {self.shift}.")

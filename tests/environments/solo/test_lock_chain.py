@@ -127,7 +127,11 @@ def test_the_value_of_chance_by_the_binomial():
         *({"locks": 0}, {"locks": 3, "turns": 2}, {"locks": 11, "turns": 11, "in_order": 1}, {"locks": 2.5}),
         *({"decoys": 5}, {"shift": 4}, {"shift": -1}),
         *({"alphabet": "A"}, {"alphabet": "ABCD", "spelled": 2}, {"alphabet": "AAB"}, {"spelled": 0}),
-        *({"alphabet": "DE", "decoys": 1}, {"alphabet": "AB", "spelled": 2, "shift": 4}),
+        *(
+            {"alphabet": "DE", "decoys": 1},
+            {"alphabet": "EF", "spelled": 2, "decoys": 2},
+            {"alphabet": "AB", "spelled": 2, "shift": 4},
+        ),
     ],
 )
 def test_chains_that_cannot_be_opened_are_refused(settings):
