@@ -90,7 +90,7 @@ class AgentProgram(HostGame):
                 raise ValueError(f"{name} is a whole number from 1 on, got {getattr(self, name)!r}.")
         if self.turns < len(self.seats):
             raise ValueError(
-                f"Each of {len(self.seats)} seats speaks, so turns must be at least as many: {self.turns}."
+                f"Each of {len(self.seats)} seats speaks: turns must be at least as many, got {self.turns}."
             )
         if self.scripts:
             raise ValueError("An agent program has no scripted players: the program itself speaks for others.")
