@@ -101,8 +101,9 @@ def test_an_estimator_changes_noise_and_size_but_not_direction(printed, monkeypa
 
 
 @pytest.mark.commands
-def test_a_society_becomes_what_it_is_selected_by(printed):
+def test_a_society_becomes_what_it_is_selected_by(printed, monkeypatch):
     """On two other sets of policies cooperation ended at .17 and .14 by own points, at .79 and more by the pair's."""
+    monkeypatch.delenv("XLA_FLAGS")  # it computes for longer than it compiles
     said = printed("07_a_society_in_one_cell.ipynb")
     rows = re.findall(r"^(own points|pair's points) +([\d. ]+)$", said, re.M)
     found = {name: [float(x) for x in rest.split()] for name, rest in rows}

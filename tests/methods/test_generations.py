@@ -1,7 +1,7 @@
 """Generations against a loop: who survives, who copies whom, and what noise is added.
 
 The long cases compile updates of several learners, or merge leaf by leaf; the short ones check each generation against
-a loop.
+a loop. The slow case has past selves in the games.
 """
 
 from dataclasses import replace
@@ -174,7 +174,7 @@ def test_who_survives_is_drawn_by_another_key_than_what_is_arranged(monkeypatch)
     assert not purposes[step] & purposes[generations] - {UPDATE}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_who_evolves_may_meet_past_selves():
     """The copy of the better is made of the present ones; `initial/b` stays who it was."""
     recipe = Recipe(

@@ -1,7 +1,7 @@
 """Reading games before playing any: a language model's loss over all that is heard and said.
 
 The long cases compile play and reading; `test_contract` traces the studies that read, and the short ones check their
-words.
+words. The slow case repeats the law of weights with micro-batches.
 """
 
 from dataclasses import replace
@@ -67,7 +67,7 @@ def test_each_game_weighs_alike_and_each_of_its_tokens_is_predicted_from_all_bef
     assert abs(metrics["kuhn/cross_entropy"][0] / metrics["tic_tac_toe/cross_entropy"][0] - 1) > 1e-3
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_games_weigh_alike_in_micro_batches_too():
     """A game's tokens are counted in the whole batch: hands of poker differ in length between micro-batches."""
     hands = replace(BOOK, warm_start=(("random", "random"),), groups=4, group_size=1)

@@ -1,6 +1,7 @@
 """Chunks whose tokens in use are packed: the same hidden states and caches, fewer tokens computed.
 
-The long cases compile wider chunks or more blocks; the short ones check the same laws in narrow and sparse ones.
+The long and slow cases compile wider chunks or more blocks; the short ones check the same laws in narrow and sparse
+ones.
 """
 
 from functools import cache
@@ -74,7 +75,11 @@ def test_packed_tokens_are_computed_as_padded_ones(width, n):
 
 @pytest.mark.parametrize(  # of 100 the last block begins early
     ("rows", "width"),
-    [(16, 1), *(pytest.param(*size, marks=pytest.mark.long) for size in ((30, 2), (30, 20), (5, 20)))],
+    [
+        (16, 1),
+        pytest.param(30, 2, marks=pytest.mark.long),
+        *(pytest.param(*size, marks=pytest.mark.slow) for size in ((30, 20), (5, 20))),
+    ],
 )
 def test_as_many_are_computed_as_is_said(rows, width, monkeypatch):
     monkeypatch.setattr(packing, "HEAVY", 0)

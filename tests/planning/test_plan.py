@@ -1,7 +1,7 @@
 """A plan agrees with what XLA compiles, and says what does not fit.
 
 The long cases compile steps and rollouts on a mesh; the short ones check the arithmetic, and each sentence, without
-them.
+them. The slow ones compile two further recipes.
 """
 
 import dataclasses
@@ -138,7 +138,9 @@ def test_arithmetic_agrees_with_the_compiled_program(tmp_path, axes, config, ran
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("recipe", ["mars", "spiral", "hundred_turns"])
+@pytest.mark.parametrize(
+    "recipe", ["mars", *(pytest.param(recipe, marks=pytest.mark.slow) for recipe in ("spiral", "hundred_turns"))]
+)
 def test_playing_alone_agrees_with_its_program(tmp_path, recipe):
     """With one adapter, whose product is added to all weights first: of that the whole step, whose update takes more,
     says nothing."""

@@ -50,11 +50,11 @@ def nobody(standing):
     return jnp.broadcast_to(jnp.arange(MEMBERS), standing.going.shape)
 
 
-QUICK = "one seat"  # the others compile longer
+MARKS = {"one seat": [], "free text": [pytest.mark.slow]}  # the others compile longer, and are long
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=[pytest.mark.long] * (name != QUICK)) for name in GAMES]
+    scope="module", params=[pytest.param(name, marks=MARKS.get(name, [pytest.mark.long])) for name in GAMES]
 )
 def both(request):
     """The same games without a branch, with a branch that copies nothing, and with two copies."""

@@ -1,6 +1,7 @@
 """The compiled program of a rollout: the same games with and without jit, for one seat or all rows, for any turns.
 
-The long cases compile two or three rollouts of a game; the short ones compile one.
+The long cases compile two or three rollouts of a game, the slow ones those of further games; the short ones compile
+one.
 """
 
 from dataclasses import dataclass, field, replace
@@ -68,7 +69,9 @@ def test_the_seat_that_acts_alone_plays_as_all_rows_would(game):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("game", ["whispers", "leduc_poker", "router_search"])
+@pytest.mark.parametrize(
+    "game", ["whispers", *(pytest.param(game, marks=pytest.mark.slow) for game in ("leduc_poker", "router_search"))]
+)
 def test_rows_packed_play_as_all_rows_would(game, monkeypatch):
     environment = REGISTRY[game]()
     names = tuple("abc"[: environment.agents])

@@ -1,6 +1,7 @@
 """The endpoint as clients meet it: OpenAI's own in process, and hostile ones.
 
-The long cases ask 200 dialogues, send damaged requests and go away; the slow one asks ten thousand times.
+The long cases ask 200 dialogues, send damaged requests and go away; the slow ones ask 200 of a
+model with a template, and ten thousand times.
 """
 
 import asyncio
@@ -165,7 +166,7 @@ def test_probabilities_of_many_clients_are_the_scorers(service):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["toy", "files"])
+@pytest.mark.parametrize("kind", ["toy", pytest.param("files", marks=pytest.mark.slow)])
 def test_probabilities_of_200_dialogues_are_the_scorers(kind):
     """And each is what a single client hears with the same seed, but where rounding turned a draw."""
     ask = partial(ask_many, kind=kind, dialogues=100, turns=3, seed=1)

@@ -1,6 +1,7 @@
 """The runner: arms and seeds, kills and continuations, and one sentence for what cannot work.
 
 The long cases load a real model for every study or compile further runs; the short ones share the files of one run.
+Two further sentences about a missing metric are slow.
 """
 
 import dataclasses
@@ -343,11 +344,16 @@ def test_an_evaluation_is_made_before_the_first_update_and_after_the_last(tmp_pa
             {"predictions": (Higher("sucess", "per_agent", than="joint", source="theory", where="here"),)},
             "states sucess: per_agent above joint, but the first update of per_agent measured .*success",
         ),
-        (
+        pytest.param(
             {"checks": (AtLeast("sucess", "per_agent", 0.0),)},
             "states sucess: per_agent at least 0, but the first update",
+            marks=pytest.mark.slow,
         ),
-        ({"metrics": ("sucess",), "predictions": ()}, "shows the metric 'sucess', but the first updates measured"),
+        pytest.param(
+            {"metrics": ("sucess",), "predictions": ()},
+            "shows the metric 'sucess', but the first updates measured",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_metric_that_is_not_there_ends_the_run_after_one_update(tmp_path, changes, message):

@@ -1,7 +1,7 @@
 """What an update is played with: deal data, horizons, a snapshot; and players that are a learner as it was.
 
 The long cases compile whole updates; `test_contract` traces every study that arranges, and the short ones check each
-refusal.
+refusal. The slow case compiles past selves of two learners.
 """
 
 import dataclasses
@@ -136,7 +136,7 @@ def weights_of(run_state, name):
     return jax.tree.map(lambda x: x[0], run_state.learners.weights[name])
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_each_learner_has_past_selves_of_its_own():
     """Snapshots of two learners are of one moment; the first is before training, an average is what a loop says."""
     pairs = (("a", "snapshot/b"), ("snapshot/a", "b"), ("initial/a", "b"), ("a", "average/b"))

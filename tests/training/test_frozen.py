@@ -1,6 +1,6 @@
 """Saved policies in line-ups: they play by the weights of their files, are never trained, and stand in no checkpoint.
 
-The long cases compile updates; the short ones stop before any program.
+The long cases compile updates, a slow one beside a whole policy; the short ones stop before any program.
 """
 
 import dataclasses
@@ -95,7 +95,7 @@ def test_a_policy_that_cannot_play_is_one_sentence(home, directory, says):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("directory", ["whole", "adapter"])
+@pytest.mark.parametrize("directory", [pytest.param("whole", marks=pytest.mark.slow), "adapter"])
 def test_it_plays_by_its_file_and_only_the_learner_is_trained(home, directory):
     recipe = dataclasses.replace(recipe_of(home.path / directory, reference=True), advantage=with_target, critic=True)
     name, made = f"policy/{home.path / directory}", trainer_of(recipe)

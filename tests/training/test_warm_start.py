@@ -1,6 +1,7 @@
 """Pretrained policies imitate scripted play before they learn: their own seats, their adapters only.
 
-The long cases compile imitation and play; the short ones check who is imitated.
+The long cases compile imitation and play, a slow one for adapters of several seats; the short ones check who is
+imitated.
 """
 
 from dataclasses import replace
@@ -60,7 +61,7 @@ def trainer_of(recipe: Recipe, monkeypatch, **own) -> Trainer:
     return Trainer(recipe, [recipe.all_hparams], [0], models, load=load)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_each_adapter_imitates_the_scripts_of_its_seats(monkeypatch):
     monkeypatch.setattr(warm_start, "ADAPTER_RATE", 2e-2)
     trainer = trainer_of(for_pretrained(RECIPE), monkeypatch)

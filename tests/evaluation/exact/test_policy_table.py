@@ -1,7 +1,7 @@
 """Tables of language models: what a rollout recorded, how often it acted, what it earned.
 
-The long cases play and tabulate a second game or earn its value; the short ones compare the table with what was
-sampled.
+The long cases play and tabulate a second game, a slow one earns its value; the short ones compare the table with what
+was sampled.
 """
 
 from dataclasses import replace
@@ -101,7 +101,7 @@ def test_a_rollout_acts_as_often_as_the_table_says(name):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["kuhn", "clock"])
+@pytest.mark.parametrize("name", ["kuhn", pytest.param("clock", marks=pytest.mark.slow)])
 def test_a_rollout_earns_what_the_table_is_worth(name):
     case = played(name)
     earned = np.asarray(case.trajectory.episodes.reward, np.float64).sum((1, 3))
