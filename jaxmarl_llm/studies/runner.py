@@ -39,6 +39,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from jaxmarl_llm.devices import distributed
+from jaxmarl_llm.models.hf_config import read_config
 from jaxmarl_llm.models.loading import ABOUT, locate
 from jaxmarl_llm.runs.log import run_directory
 from jaxmarl_llm.studies import catalogue, frozen, program, sweep
@@ -119,7 +120,9 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
     }
     sources = {model.source for arm in arms.values() for model in select_models(settings, arm).values()}
     for source in sorted(sources - {TINY, TINY_BASE}):
-        locate(source, ABOUT)  # a wrong name ends the run before anything is told or compiled
+        read_config(
+            locate(source, ABOUT) / "config.json"
+        )  # a wrong model ends the run before anything is told or compiled
     results.check(info)
     main = next((name for name in study.metrics if name not in study.derived), "return")
     seen: dict[str, list[float]] = {}  # values of the main metric, by program
