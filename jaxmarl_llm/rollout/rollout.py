@@ -59,9 +59,13 @@ class Rollout:
         check_object(environment)
         lineup.check(environment, policy_sets)
         grammars = len(environment.grammars)
-        self.budget = np.array([budget] * grammars if isinstance(budget, int) else budget, np.int32)
-        if self.budget.shape != (grammars,) or self.budget.min() < 1:
-            raise ValueError(f"budget must be at least 1, for all {grammars} grammars or each of them, got {budget}.")
+        given = np.array([budget] * grammars if isinstance(budget, int) else budget)
+        if given.shape != (grammars,) or given.dtype.kind not in "iu" or given.min() < 1:
+            raise ValueError(
+                f"budget is a whole number of tokens from 1 on, for all {grammars} grammars or each of them, "
+                f"got {budget!r}."
+            )
+        self.budget = given.astype(np.int32)
         self.environment, self.policy_sets, self.lineup = environment, policy_sets, lineup
         self.messages = Messages.from_environment(environment, self.budget, message)
         self.rules, self.phrases = (names.first_equal(phrases(x)) for x in (environment.rules, environment.observation))

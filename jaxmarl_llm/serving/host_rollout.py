@@ -77,7 +77,7 @@ class HostRollout(abc.ABC):
         slots: int | None = None,
         scripts: Mapping[str, Any] | None = None,
     ):
-        if budget < 2:
+        if not isinstance(budget, int) or budget < 2:
             raise ValueError(f"budget is a whole number of at least 2 (a token and the end), got {budget!r}.")
         seats: Any = SimpleNamespace(agents=agents, scripts=scripts or {}, accepts_illegal=True)
         lineup.check(seats, policy_sets)

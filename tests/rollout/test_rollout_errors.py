@@ -39,8 +39,8 @@ def test_budgets_are_those_of_the_grammars():
         assert (layout.max_said, layout.max_sampled) == (max(8, message), message)
     with pytest.raises(ValueError, match=r"budget of 3 tokens .* takes "):
         build(TALK, budget=(8, 3, 6))
-    for budget in (0, (8, 8), (8, 8, 0), (8, 8, 6, 6)):
-        with pytest.raises(ValueError, match="budget must be at least 1, for all 3 grammars or each of them, got"):
+    for budget in (0, (8, 8), (8, 8, 0), (8, 8, 6, 6), 2.5, "8", (8, 8, 6.5), True):
+        with pytest.raises(ValueError, match="budget is a whole number of tokens from 1 on, for all 3 grammars or"):
             build(TALK, budget=budget)
 
 

@@ -149,6 +149,8 @@ def test_answers_whose_reward_fails_are_left_out_and_named():
     ("options", "says"),
     [
         ({"budget": 1}, "budget is a whole number of at least 2"),
+        ({"budget": 2.5}, "got 2.5"),
+        ({"budget": "3"}, "got '3'"),
         ({"seats": (("adapter0", "adapter1"),)}, "The game has 1 seats"),
         ({"game": Prompts([*RECORDS, {"prompt": "x" * 500}], lambda completions: [0.0] * len(completions))},
          "Question 10 has 5.. tokens; with an answer of 9 the context of 512 has room for 1 to 503"),
