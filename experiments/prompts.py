@@ -34,6 +34,7 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies import program, runner
 from jaxmarl_llm.studies.cli import execute
+from jaxmarl_llm.studies.pages.format import count
 from jaxmarl_llm.studies.registry import Entry
 from jaxmarl_llm.studies.settings import Settings
 from jaxmarl_llm.studies.study import Paper, Study
@@ -169,11 +170,16 @@ def compare(settings: Settings, out: Path, study: Study) -> str:
     )  # [seeds, questions]
     first, last = (np.nanmean(values, 0) for values in (before, after))
     difference, low, high = paired_interval(last, first)
+    several = len(game.testing) > 1
     return (
-        f"Held-out return, mean of {len(game.testing)} questions with {game.answers} answers each"
+        f"Held-out return, mean of {count(len(game.testing), 'question')} with {game.answers} answers each"
         f"{f', {settings.seeds} seeds' if settings.seeds > 1 else ''}: "
-        f"{np.nanmean(first):.2f} before training, {np.nanmean(last):.2f} after; difference {difference:+.2f}, "
-        f"95% interval over questions {low:+.2f} to {high:+.2f}."
+        f"{np.nanmean(first):.2f} before training, {np.nanmean(last):.2f} after; difference {difference:+.2f}"
+        + (
+            f", 95% interval over questions {low:+.2f} to {high:+.2f}."
+            if several
+            else ". One question has no interval."
+        )
     )
 
 

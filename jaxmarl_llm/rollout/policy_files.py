@@ -95,8 +95,11 @@ def load_policy(
 def check_texts(game: Any, policy: Policy, source: str) -> None:
     """Raises ValueError if a tiny policy lacks tokens for texts of a game."""
     tokenizer = policy.tokenizer
-    if isinstance(tokenizer, SymbolTokenizer) and not set(strings(game)) <= set(tokenizer.strings):
-        raise ValueError(f"{source} is a tiny policy of another game: it has no tokens for the texts of this one.")
+    if isinstance(tokenizer, SymbolTokenizer) and (unknown := sorted(set(strings(game)) - set(tokenizer.strings))):
+        raise ValueError(
+            f"{source} is a tiny policy of another game, or of this one with other settings: it has no tokens for the "
+            f"texts of this one. The first of {len(unknown)} is {unknown[0]!r}."
+        )
 
 
 def budgets(game: Any, tokenizer: Tokenizer, words: int) -> np.ndarray:

@@ -202,7 +202,8 @@ class _Measure(NamedTuple):
     n: int
     toward: float  # mean of the side that is least true, above 0 in the predicted direction
     p: float | None
-    kept: int  # seeds that keep the prediction
+    kept: int  # seeds that keep the prediction, or are equal
+    equal: int  # seeds in which both arms, or metric and bound, are equal
 
 
 def values_of(prediction: Prediction, results: Mapping[str, Any]) -> list[np.ndarray]:
@@ -222,15 +223,15 @@ def _measure(prediction: Prediction, results: Mapping[str, Any]) -> _Measure:
     difference = values[0] - values[1] if prediction.than else values[0]
     difference = difference[np.isfinite(difference)]
     if not len(difference):
-        return _Measure(effect, 0, 0.0, None, 0)
+        return _Measure(effect, 0, 0.0, None, 0, 0)
     sides = prediction.sides(difference)
     toward, side = min(((float(side.mean()), side) for side in sides), key=lambda pair: pair[0])
-    kept = int(np.all([side >= 0 for side in sides], 0).sum())
+    kept, equal = int(np.all([side >= 0 for side in sides], 0).sum()), int((np.min(sides, 0) == 0).sum())
     if np.ptp(difference) <= 1e-12 * max(1, np.abs(difference).max()):
-        return _Measure(effect, 1, toward, None, kept)
+        return _Measure(effect, 1, toward, None, kept, equal)
     ps = [sign_flip_test(side, np.zeros(len(side))) for side in sides]
     p = max(ps) if toward > 0 else sign_flip_test(side, np.zeros(len(side)))
-    return _Measure(effect, len(difference), toward, p, kept)
+    return _Measure(effect, len(difference), toward, p, kept, equal)
 
 
 def _verdict(prediction: Prediction, measure: _Measure, adjusted: float | None, results: Mapping[str, Any]) -> Verdict:
@@ -257,6 +258,7 @@ def _tell(prediction: Prediction, measure: _Measure, adjusted: float | None, res
         told += ", equal in all seeds"
     elif adjusted is not None:
         told += f", p {spell_p(adjusted, measure.n)}, {measure.kept} of {count(measure.n, 'seed')} keep it"
+        told += f" ({measure.equal} equal)" * bool(measure.equal)
     limit = results.get("censored", {}).get(prediction.metric)
     if limit is not None:
         never = [f"{int((x >= limit).sum())} of {len(x)}" for x in values_of(prediction, results)]

@@ -216,6 +216,9 @@ def test_unknown_sources_are_refused(tmp_path):
     for source in ("owner/model.gguf", ""):
         with pytest.raises(ValueError, match=f"Unknown model '{source}'"):
             loading.load(source)
+    for path in (tmp_path / "absent", "./absent", "../absent"):
+        with pytest.raises(ValueError, match=f"There is no directory '{path}', and no .gguf file"):
+            loading.load(path)
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="cannot be written"):
         loading.save(tmp_path / "file" / "model", CONFIG, random_weights(CONFIG))

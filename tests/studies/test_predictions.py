@@ -87,6 +87,14 @@ def test_what_only_the_correction_hides_is_said():
     assert first.told.endswith("; in the predicted direction, but not after the correction")
 
 
+def test_equal_seeds_are_counted_beside_those_that_keep_a_prediction():
+    a, b = np.array([0.0, 0, 0, 1, 1, 1, 1, 1]), np.array([0.0, 0, 0, 0, 0, 0, 0, 2])
+    stated = [kind("x", "a", than="b", **PAPER) for kind in (Higher, Lower)]
+    more, less = (verdict.told for verdict in judge(found(stated, a, b)))
+    assert "7 of 8 seeds keep it (3 equal)" in more and "4 of 8 seeds keep it (3 equal)" in less
+    assert "equal" not in judge(found(stated[:1], a + 0.5, b))[0].told
+
+
 def test_p_is_the_share_of_sign_patterns_and_holm_multiplies_it():
     generator = np.random.default_rng(3)
     a, b = generator.normal(0.7, 1, 9), generator.normal(0, 1, 9)

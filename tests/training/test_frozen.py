@@ -87,7 +87,7 @@ def test_an_adapter_has_the_base_that_it_names(home):
 
 @pytest.mark.parametrize(
     ("directory", "says"),
-    [("other", "a tiny policy of another game"), ("nothing", "holds no policy to play: Unknown model")],
+    [("other", "a tiny policy of another game"), ("nothing", "holds no policy to play: There is no directory")],
 )
 def test_a_policy_that_cannot_play_is_one_sentence(home, directory, says):
     with pytest.raises(ValueError, match=says):

@@ -209,7 +209,8 @@ def disclosures(about: Mapping[str, Any]) -> str:
 
 
 def links(results: Mapping[str, Any], folder: Path) -> str:
-    files = {"notes.md": "Notes" + " on the former table" * ("frozen" in results), "transcript.md": "A transcript"}
+    former = "frozen" in results and (folder / "history.json").exists()  # a frozen table is the first one elsewhere
+    files = {"notes.md": "Notes" + " on the former table" * former, "transcript.md": "A transcript"}
     return "\n".join(["- [All numbers](results.json)"] + [
         f"- [{title}]({name})" for name, title in files.items() if (folder / name).exists()
     ])  # fmt: skip
