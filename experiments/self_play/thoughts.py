@@ -39,6 +39,7 @@ Not kept: its thoughts are text of a pretrained model, its games pay +-1, and to
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +51,7 @@ from jaxmarl_llm.environments.classic.card_games import KuhnPoker
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rollout.trajectory import Episodes
-from jaxmarl_llm.studies.curves import rise_since
+from jaxmarl_llm.studies.curves import rise_since, share_left
 from jaxmarl_llm.studies.study import AtLeast, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Hparams
 from jaxmarl_llm.training.records import Advantages, Experience
@@ -100,12 +101,6 @@ ROLE = replace(
 def length_change(curves: Mapping[str, np.ndarray]) -> np.ndarray:
     """Absolute difference [seeds] in letters between the last and the first length of thoughts."""
     return np.abs(rise_since(curves, metric="thought", first=5))
-
-
-def gradient_share(curves: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Mean gradient norm [seeds] of the last tenth of the updates over that of the first tenth."""
-    norm, tenth = curves[NORM], max(1, curves[NORM].shape[1] // 10)
-    return norm[:, -tenth:].mean(1) / norm[:, :tenth].mean(1)
 
 
 NONE = ROLE.with_choice(baseline="none")
@@ -159,5 +154,5 @@ STUDY = Study(
             MOVED, "chance", 1.0, source="pilot", where=f"{PILOT} the bound follows them, without a recorded figure."
         ),
     ),
-    derived={MOVED: length_change, LEFT: gradient_share},
+    derived={MOVED: length_change, LEFT: partial(share_left, metric=NORM)},
 )

@@ -63,6 +63,12 @@ def rise_since(curves: Mapping[str, np.ndarray], *, metric: str, first: int) -> 
     return last_mean(curves, metric=metric) - curves[metric][:, :first].mean(1)
 
 
+def share_left(curves: Mapping[str, np.ndarray], *, metric: str) -> np.ndarray:
+    """The mean of a metric over the last tenth of the updates, divided by its mean over the first tenth."""
+    curve, tenth = curves[metric], max(1, curves[metric].shape[1] // 10)
+    return curve[:, -tenth:].mean(1) / curve[:, :tenth].mean(1)
+
+
 def at_first(curves: Mapping[str, np.ndarray], *, metric: str) -> np.ndarray:
     """The value of a metric in the first update; NaN for an arm that does not measure it."""
     return curves.get(metric, np.full_like(next(iter(curves.values())), np.nan))[:, 0]

@@ -104,7 +104,25 @@ def recycled(play: Transcript) -> np.ndarray:
     return points
 
 
+def sum_duel(play: Transcript) -> np.ndarray:
+    digits = [re.search(r"Your digits:((?: \d)+)$", rules).group(1).split() for rules in play.rules]  # type: ignore
+    modulus = int(number(r"modulo (\d+)", play.rules[0]))
+    wanted = [f" ={sum(map(int, own)) % modulus}" for own in digits]
+    assert "You are the host" in play.rules[0] and "You are the guest" in play.rules[1]
+    found, answer = np.zeros((len(play.turns), 2, 2)), ["", ""]
+    for t, turn in enumerate(play.turns):
+        assert all((seat in turn.said) == (not answer[seat]) for seat in range(2))
+        for seat, said in turn.said.items():
+            if "=" in said:
+                answer[seat], found[t, seat, 1] = said, said == wanted[seat]
+    assert all(answer) or len(play.turns) == number(r"After (\d+) turns", play.rules[0])
+    wins = -1 if answer[1] == wanted[1] and answer[0] != wanted[0] else 1
+    found[-1, :, 0] = wins, -wins
+    return found
+
+
 REFEREES = {
+    "SumDuel": sum_duel,
     "Panel": panel,
     "Graded": graded,
     "Advised": advised,
