@@ -15,7 +15,7 @@ whitened by seat.
 The observer's baseline knows what the observer reads: with transfer the pioneer's score is subtracted exactly, and
 without transfer it stays in the observer's reward as noise. Metrics are the pioneer's:
 
-  points, score  true points; standardised score, 0 at the start
+  points, score  true points, whose `fall` is from their peak to the end; standardised score, 0 at the start
   kl, objective  log-ratio to the start, summed over a review; score less beta KL
   pairs          different pairs of neighbouring words in the 64 reviews of an update; `kept pairs` is their number at
                  the end over that at the start
@@ -40,8 +40,8 @@ from jaxmarl_llm.methods.cory import exchanging_step, log_ratios
 from jaxmarl_llm.rl import returns
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.statistics import whiten
-from jaxmarl_llm.studies.curves import last_over_first, when_reached
-from jaxmarl_llm.studies.study import AtMost, Higher, Lower, Paper, Study
+from jaxmarl_llm.studies.curves import fall_from_peak, last_over_first, when_reached
+from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Arranged, Common, Experience
 
@@ -97,10 +97,8 @@ ARMS = {
     "no_transfer": CORY.with_choice(transfer="hidden"),
     "alone": CORY.with_hparams(share=0.0, exchange_every=0.0).with_choice(transfer="hidden"),
 }
-TAUGHT = "The reward model was taught that praise is good, and beta is small: nothing holds the policy near its start."
-FRONTIER = (
-    "Section 3.2, Figure 2c: CORY's frontier of reward and KL 'consistently outperforms that of PPO'. Here the KL is"
-)
+PILOT = "Seeds 102 to 107: alone kept 29% to 62% of its pairs, and its points fell by 0.2 to 1.5 from their peak."
+FRONTIER = "Section 3.2, Figure 2c: CORY's frontier 'consistently outperforms that of PPO'. Here the KL is"
 PLACES = {  # (kind, metric, other arm): the place
     (Higher, "points at KL", "alone"): f"{FRONTIER} crossed on the way, and the reward is the true one.",
     (Higher, "score at KL", "alone"): f"{FRONTIER} crossed on the way.",
@@ -117,10 +115,15 @@ STUDY = Study(
     claim="At equal KL a pioneer of CORY has more true points than a policy that learns alone, and it collapses less.",
     arms=ARMS,
     method="cory",
-    metrics=("points", "score", "kl", "objective", "pairs", KEPT, *AT_KL),
+    metrics=("points", "score", "kl", "objective", "pairs", KEPT, "fall", *AT_KL),
     predictions=(
-        AtMost(KEPT, "alone", 0.5, source="theory", where=TAUGHT, condition=True),
+        AtMost(KEPT, "alone", 0.75, source="pilot", where=PILOT, condition=True),
+        AtLeast("fall", "alone", 0.2, source="pilot", where=PILOT, condition=True),
         *(kind(metric, "cory", than=arm, source="paper", where=at) for (kind, metric, arm), at in PLACES.items()),
     ),
-    derived={**AT_KL, KEPT: partial(last_over_first, metric="pairs")},
+    derived={
+        **AT_KL,
+        KEPT: partial(last_over_first, metric="pairs"),
+        "fall": partial(fall_from_peak, metric="points"),
+    },
 )
