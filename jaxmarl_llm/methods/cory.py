@@ -17,6 +17,7 @@ from jaxmarl_llm.rl.losses import Hparams
 from jaxmarl_llm.training import step
 from jaxmarl_llm.training.optimiser import check_common
 from jaxmarl_llm.training.recipe import Parts
+from jaxmarl_llm.training.records import Experience
 from jaxmarl_llm.training.update import Learners
 
 
@@ -49,6 +50,18 @@ def exchange(parts: Parts, learners: Learners, due: jax.Array, reset: jax.Array)
     moments = jax.tree.map(lambda new, old: jnp.where(reset, new, old), anew, _swap(learners.optimiser))
     swapped = learners.replace(weights=_swap(learners.weights), optimiser=moments)
     return jax.tree.map(lambda new, old: jnp.where(due, new, old), swapped, learners)
+
+
+def log_ratios(experience: Experience) -> jax.Array:
+    """The log-probability of each turn's tokens minus that under the reference, float32 [B, T, A]; 0 where a seat did
+    not act. Its sum over turns is the k1 estimate of the KL."""
+    ratio = jnp.zeros(experience.episodes.acted.shape)
+    for name, rows in experience.rows.items():
+        sampled = experience.sampled[name]
+        place = rows.episode[:, None], sampled.turn, rows.seat[:, None]
+        of_tokens = sampled.behaviour_logp - experience.reference_logp[name]
+        ratio = ratio.at[place].add(jnp.where(sampled.mask, of_tokens, 0))
+    return ratio
 
 
 def _copies(trees: Mapping[str, Any]) -> dict[str, Any]:

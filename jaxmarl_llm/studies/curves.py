@@ -83,3 +83,20 @@ def largest_rise(curves: Mapping[str, np.ndarray], *, metric: str) -> np.ndarray
         return np.full(len(next(iter(curves.values()))), np.nan)
     measured = curves[metric][:, ~np.isnan(curves[metric]).all(0)]
     return (measured - np.minimum.accumulate(measured, 1)).max(1)
+
+
+def when_reached(
+    curves: Mapping[str, np.ndarray], *, metric: str, other: str, bound: float, over: int = 5
+) -> np.ndarray:
+    """The mean of `metric` in the first window of `over` updates in which the mean of `other` is at least `bound`; in
+    the last window if there is none. For example, the return when the KL first reaches 1."""
+    over = min(over, curves[metric].shape[1])
+    mean, reaches = (np.lib.stride_tricks.sliding_window_view(curves[x], over, 1).mean(2) for x in (metric, other))
+    far = reaches >= bound
+    at = np.where(far.any(1), far.argmax(1), far.shape[1] - 1)
+    return np.take_along_axis(mean, at[:, None], 1)[:, 0]
+
+
+def last_over_first(curves: Mapping[str, np.ndarray], *, metric: str) -> np.ndarray:
+    """The mean of a metric over the last tenth of the updates, divided by its value in the first update."""
+    return last_mean(curves, metric=metric) / at_first(curves, metric=metric)

@@ -7,12 +7,14 @@ from jaxmarl_llm.studies.curves import (
     fall_from_peak,
     largest_rise,
     last_mean,
+    last_over_first,
     last_share,
     mean_over_updates,
     mean_while,
     rise_since,
     share_left,
     updates_to,
+    when_reached,
 )
 
 
@@ -68,3 +70,14 @@ def test_the_largest_rise_is_above_any_earlier_value_that_was_measured():
         wanted.append(max(seen[j] - seen[i] for i in range(len(seen)) for j in range(i, len(seen))))
     assert largest_rise(curves, metric="x").tolist() == wanted == [1.5, 1.7000000000000002]
     assert np.isnan(largest_rise(curves, metric="y")).all()
+
+
+def test_a_metric_when_another_first_reaches_a_bound():
+    curves = {"kl": np.stack([np.linspace(0, 1, 21)] * 2), "points": np.stack([np.linspace(0, 2, 21)] * 2)}
+    curves["kl"][1] = 0
+    at = when_reached(curves, metric="points", other="kl", bound=0.3)
+    np.testing.assert_allclose(at, [0.6, 1.8])  # a window of five updates; the last one where there is none
+
+
+def test_the_end_as_a_share_of_the_start():
+    assert last_over_first({"pairs": np.r_[80.0, np.full(18, 50.0), 20.0][None]}, metric="pairs").tolist() == [0.4375]

@@ -121,8 +121,23 @@ def sum_duel(play: Transcript) -> np.ndarray:
     return found
 
 
+def reviews(play: Transcript) -> np.ndarray:
+    length, words = int(number(r"a film, (\d+) words", play.rules[0])), [turn.said for turn in play.turns]
+    known = re.search(r"known for (\w+), (\w+) and (\w+)\.", play.rules[0]).groups()  # type: ignore
+    kinds = re.search(r"praise \((\w+), (\w+), (\w+)\)", play.rules[0]).groups()  # type: ignore
+    expected = np.zeros((2 * length, 2, 1))
+    for seat in range(2):
+        said = [turn[seat].strip() for turn in words[seat * length : (seat + 1) * length]]
+        praise = sum(said.count(word) for word in kinds)
+        expected[(seat + 1) * length - 1, seat] = len({*known} & {*said}) / 3 - max(praise - 1, 0) / 4
+        if seat == 0:
+            assert [turn.told[1].strip() for turn in play.turns[1 : length + 1]] == said
+    return expected
+
+
 REFEREES = {
     "SumDuel": sum_duel,
+    "Reviews": reviews,
     "Panel": panel,
     "Graded": graded,
     "Advised": advised,
