@@ -1,13 +1,14 @@
 """Every verdict, interval and status on every page, computed again from results.json by other code: plain loops."""
 
-import bisect
 import itertools
 import json
 import math
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 from scipy.stats import rankdata
 
@@ -20,19 +21,21 @@ def unfit(file):
 
 
 def sums_of_signs(values):
-    found = [0.0]
+    found = np.zeros(1)
     for x in values:
-        found = [total + sign * x for total in found for sign in (1, -1)]
-    return sorted(found)
+        found = np.concatenate([found + x, found - x])
+    return np.sort(found)
 
 
-def two_sided(differences):
+@cache
+def two_sided(*differences):
     """The share of sign patterns whose sum is at least as far from 0: pairs of sums of the two halves."""
     half = len(differences) // 2
     left, right = sums_of_signs(differences[:half]), sums_of_signs(differences[half:])
     far = abs(math.fsum(differences)) - 1e-12 * sum(map(abs, differences))
-    least = sum(bisect.bisect_right(right, -far - x) + len(right) - bisect.bisect_left(right, far - x) for x in left)
-    return 1.0 if far <= 0 else least / 2 ** len(differences)
+    least = np.searchsorted(right, -far - left, "right").sum()
+    least += (len(right) - np.searchsorted(right, far - left, "left")).sum()
+    return 1.0 if far <= 0 else int(least) / 2 ** len(differences)
 
 
 def sides(record, difference):
@@ -71,7 +74,7 @@ def verdicts(results):
         equal = bool(compared) and max(compared) - min(compared) <= 1e-12 * max(1, *map(abs, compared))
         p = None
         if compared and not equal:
-            p = max(map(two_sided, sides(record, compared))) if toward > 0 else two_sided(worst)
+            p = max(two_sided(*side) for side in sides(record, compared)) if toward > 0 else two_sided(*worst)
         ps.append(p)
         facts.append((plain, toward, equal))
     tested = sorted((p, i) for i, p in enumerate(ps) if p is not None)
@@ -125,8 +128,8 @@ def test_the_page_says_what_other_code_finds(file):
                     continue
                 # of above 20 seeds 2^18 sign patterns are sampled: four deviations of their share
                 slack = 2 ** (2 - len(plain)) if len(plain) <= 20 else 4 * math.sqrt(0.05 * 0.95 / 2**18)
-                assert two_sided([x - (end + out * step) for x in plain]) <= 0.05 + slack / 2, record
-                assert two_sided([x - (end - out * step) for x in plain]) > 0.05 - slack, record
+                assert two_sided(*(x - (end + out * step) for x in plain)) <= 0.05 + slack / 2, record
+                assert two_sided(*(x - (end - out * step) for x in plain)) > 0.05 - slack, record
     told = "not tested" if unfit(file) else status(results, [outcome for outcome, _, _ in found])
     assert f"- Status: **{told}**." in page
 
@@ -157,4 +160,4 @@ def test_the_share_of_sign_patterns_is_counted_in_halves():
         every = [sum(x * sign for x, sign in zip(values, signs, strict=True)) for signs in
                  itertools.product((1, -1), repeat=len(values))]  # fmt: skip
         far = [total for total in every if abs(total) >= abs(sum(values)) - 1e-9]
-        assert two_sided(values) == len(far) / len(every)
+        assert two_sided(*values) == len(far) / len(every)
