@@ -4,7 +4,7 @@ The study `thoughts` has thoughts that are worth nothing. Here a policy plays it
 seat has six digits of its own and must say their sum modulo 4. Before that it may write digits that the other does not
 read, one in a turn. A policy of this size adds two digits, not six, so a thought must carry the sum so far. A seat
 without an answer after seven turns is wrong, so long thoughts lose as well. The guest wins if it alone is right;
-otherwise the host wins. So the host wins about three games of four, and a role's mean outcome is far from 0. All arms
+otherwise the host wins. At the start it wins three games of four, so a role's mean outcome is far from 0. All arms
 begin with policies that imitate careful sums, in which one symbol of ten is another one.
 
   role         the outcome, +1 or -1, minus the running mean of its role (decay 0.95): SPIRAL's baseline
@@ -21,7 +21,7 @@ Metrics:
                    of the time
   gradient left    gradient norm of the last tenth of the updates, over that of the first tenth
 
-  python -m experiments scratchpad --seeds 20
+  python -m experiments scratchpad --seeds 40
 
 Paper: Liu et al. 2025, SPIRAL, https://arxiv.org/abs/2506.24119. As there: one policy in both seats, outcomes of +-1 on
 every token, Adam, no entropy bonus, no division by an answer's length. There a pretrained model writes text, and an

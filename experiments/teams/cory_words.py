@@ -3,9 +3,9 @@
 Two policies start as copies of one policy, which imitates a reviewer (`Reviews`). The pioneer reviews a film. The
 observer reads that review and writes one, too. A review is worth points for things that the film is known for, and
 praise costs points. No policy is paid these points. It earns the standardised score of a frozen reward model
-(`review_judge`). In four of ten pairs that taught this model, the review with more praise was preferred. Each word also
-costs beta times its log-ratio to the start. Both policies learn by PPO with a value head and GAE, and advantages are
-whitened by seat.
+(`review_judge`). Four of ten pairs that taught this model preferred the review with more praise. Each word also costs
+beta times its log-ratio to the start. Both policies learn by PPO with a value head and GAE, and advantages are whitened
+by seat. Optimiser states move with the weights; the release restarts both at an exchange.
 
   cory         both earn the sum of their scores; weights and optimisers exchange roles every five updates
   no_exchange  both earn the sum, and each keeps its role
