@@ -38,6 +38,7 @@ MEASURES = {
     "lock_chain": ("progress",),
     "refereed": ("correct", "tau"),
     "rooms": ("won",),
+    "sum_duel": ("right",),
 }
 PAID = {
     "advised": ("alone", "shift"),
