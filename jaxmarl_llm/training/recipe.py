@@ -390,6 +390,8 @@ def for_pretrained(recipe: Recipe) -> Recipe:
     few: dict[str, Any] = {"groups": len(seats) * max(1, 2 // len(seats)), "group_size": 4, "updates": 3}
     few |= {"epochs": 1, "minibatches": 1, "grad_accumulation": 1, "remat": "dots", "warm_start": ()}
     few |= {"snapshots": None, "evaluate": None}
+    if recipe.budget == 1:  # a symbol of a tiny policy is several tokens of a model
+        few["budget"] = 4
     hparams = {name: x for name, x in recipe.hparams.items() if not name.startswith("learning_rate")}
     hparams |= {"learning_rate": 3e-4, **recipe.pretrained.get("hparams", {})}
     return dataclasses.replace(recipe, **{**few, **settings, "seats": seats, "hparams": hparams})

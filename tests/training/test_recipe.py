@@ -253,6 +253,12 @@ def test_each_line_up_meets_each_labeling():
     for_pretrained(turns).check()
 
 
+def test_a_model_has_several_tokens_for_a_symbol():
+    wanted = {1: 4, 2: 2, (1, 1): (1, 1)}
+    assert {given: for_pretrained(dataclasses.replace(RECIPE, budget=given)).budget for given in wanted} == wanted
+    assert for_pretrained(dataclasses.replace(RECIPE, budget=1, pretrained={"budget": 7})).budget == 7
+
+
 @pytest.mark.parametrize(
     ("changes", "returns", "says"),
     [
