@@ -170,16 +170,12 @@ def compare(settings: Settings, out: Path, study: Study) -> str:
     )  # [seeds, questions]
     first, last = (np.nanmean(values, 0) for values in (before, after))
     difference, low, high = paired_interval(last, first)
-    several = len(game.testing) > 1
+    spread = f", 95% interval over questions {low:+.2f} to {high:+.2f}."
     return (
         f"Held-out return, mean of {count(len(game.testing), 'question')} with {game.answers} answers each"
         f"{f', {settings.seeds} seeds' if settings.seeds > 1 else ''}: "
         f"{np.nanmean(first):.2f} before training, {np.nanmean(last):.2f} after; difference {difference:+.2f}"
-        + (
-            f", 95% interval over questions {low:+.2f} to {high:+.2f}."
-            if several
-            else ". One question has no interval."
-        )
+        + (spread if len(game.testing) > 1 else ". One question has no interval.")
     )
 
 

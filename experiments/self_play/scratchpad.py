@@ -2,7 +2,7 @@
 
 The study `thoughts` has thoughts that are worth nothing. Here a policy plays itself in a duel of sums (`SumDuel`). Each
 seat has six digits of its own and must say their sum modulo 4. Before that it may write digits that the other does not
-read, one in a turn. A policy of this size adds two digits, not six, so a thought must carry the sum so far. A seat
+read, one in a turn. Without thoughts these policies stay at chance, so a thought must carry the sum so far. A seat
 without an answer after seven turns is wrong, so long thoughts lose as well. The guest wins if it alone is right;
 otherwise the host wins. At the start it wins three games of four, so a role's mean outcome is far from 0. All arms
 begin with policies that imitate careful sums, in which one symbol of ten is another one.

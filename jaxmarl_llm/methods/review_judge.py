@@ -40,11 +40,11 @@ def score(weights: Any, film: jax.Array, words: jax.Array) -> jax.Array:
 
 
 def draw_pairs(key: jax.Array, *, length: int, n: int = 64) -> jax.Array:
-    """Pairs of texts int32 [n, 2, 1 + length], preferred review first. Words are the script's or uniform,
-    and a share of them, drawn for each review, is replaced by praise.
+    """Pairs of texts int32 [n, 2, 1 + length], preferred review first. Words are the script's or uniform. A share of
+    them, drawn for each review, is replaced by praise.
 
-    The review that names more things is preferred; in a flawed pair it is the review with more praise. Ties fall at
-    random.
+    The review that names more of what its film is known for is preferred; in a flawed pair, the one with more praise.
+    Ties fall at random.
     """
     keys, shape = jax.random.split(key, 8), (n, 2, length)
     film = jnp.repeat(jax.random.randint(keys[0], (n, 1), 0, FILMS), 2, 1)
