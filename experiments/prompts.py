@@ -44,6 +44,7 @@ from jaxmarl_llm.training.recipe import Recipe, component_returns, mean_return
 
 ARM = "rloo"
 HELD_OUT = "held_out/return"
+TOLD = 10  # held-out questions that the last words name
 PAPER = Paper(
     "Back to Basics: Revisiting REINFORCE Style Optimization for Learning from Human Feedback in LLMs",
     "https://arxiv.org/abs/2402.14740",
@@ -171,7 +172,9 @@ def compare(settings: Settings, out: Path, study: Study) -> str:
     first, last = (np.nanmean(values, 0) for values in (before, after))
     difference, low, high = paired_interval(last, first)
     spread = f", 95% interval over questions {low:+.2f} to {high:+.2f}."
+    some, more = [question.place.rstrip(",") for question in game.testing[:TOLD]], len(game.testing) - TOLD
     return (
+        f"Held out: {'; '.join(some)}{f'; and {more} more' if more > 0 else ''}.\n"
         f"Held-out return, mean of {count(len(game.testing), 'question')} with {game.answers} answers each"
         f"{f', {settings.seeds} seeds' if settings.seeds > 1 else ''}: "
         f"{np.nanmean(first):.2f} before training, {np.nanmean(last):.2f} after; difference {difference:+.2f}"

@@ -25,7 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from jaxmarl_llm.devices import compiling, surroundings
-from jaxmarl_llm.environments import REGISTRY, check_name
+from jaxmarl_llm.environments import named
 from jaxmarl_llm.environments.around.shared_deals import SharedDeals
 from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.environments.social.matrix_games import MatrixGame
@@ -39,7 +39,7 @@ from jaxmarl_llm.rollout.policy_files import budgets, load_players
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Trajectory
-from jaxmarl_llm.text.console import lasting
+from jaxmarl_llm.text.console import help_of, lasting
 from jaxmarl_llm.text.refusals import suggest
 from jaxmarl_llm.text.visible import visible
 from jaxmarl_llm.training import examine
@@ -55,7 +55,7 @@ Interval = tuple[float, float, float]  # mean, low, high
 @dataclasses.dataclass(frozen=True)
 class Settings:
     game: tyro.conf.Positional[str]
-    """Name of the game."""
+    """Name of the game, or with other settings NAME:FIELD=VALUE,..., e.g. prisoners_dilemma:rounds=10."""
     policy: tyro.conf.Positional[str]
     """The first player: a scripted player of the game, a policy or a model.
 
@@ -118,7 +118,7 @@ class Played(NamedTuple):
 
 def prepare(settings: Settings) -> Match:
     """Loads the players. Raises ValueError for a game, player or number that cannot be, before anything compiles."""
-    check_name(settings.game)
+    game = named(settings.game)
     for name, low, high in (
         ("games", 1, 2**24),
         ("seed", 0, 2**32 - 1),
@@ -127,7 +127,6 @@ def prepare(settings: Settings) -> Match:
     ):
         if not low <= (value := getattr(settings, name)) <= high:
             raise ValueError(f"{name} must be from {low} to {high}, got {value}.")
-    game = REGISTRY[settings.game]()
     if game.agents == 1:
         raise ValueError(f"{settings.game} has one seat: there is nobody to play against.")
     out = settings.out
@@ -378,7 +377,7 @@ def main(settings: Settings, console: Console) -> None:
 
 def command() -> None:
     """The command line."""
-    settings = tyro.cli(Settings, description=__doc__)
+    settings = tyro.cli(Settings, description=help_of(str(__doc__)))
 
     def start() -> None:
         loading.keep_programs()

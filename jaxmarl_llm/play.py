@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from jaxmarl_llm.devices import surroundings
-from jaxmarl_llm.environments import REGISTRY, check_name
+from jaxmarl_llm.environments import named
 from jaxmarl_llm.environments.bridges.table import Table, parse, possible
 from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.keys import SAY, SCRIPT, key_for
@@ -33,7 +33,7 @@ from jaxmarl_llm.rollout import decode, dialogue
 from jaxmarl_llm.rollout.policy import PLAIN, allowed
 from jaxmarl_llm.rollout.policy_files import budgets as answer_budgets
 from jaxmarl_llm.rollout.policy_files import check_texts, load_policy
-from jaxmarl_llm.text.console import lasting
+from jaxmarl_llm.text.console import help_of, lasting
 from jaxmarl_llm.text.grammar import Free, lift
 from jaxmarl_llm.text.tokenizers import speller
 from jaxmarl_llm.text.visible import visible
@@ -44,7 +44,7 @@ Player = Callable[[Any, "Table", int], tuple[int, str]]  # (state, table, seat) 
 @dataclasses.dataclass(frozen=True)
 class Settings:
     game: tyro.conf.Positional[str]
-    """Name of the game."""
+    """Name of the game, or with other settings NAME:FIELD=VALUE,..., e.g. prisoners_dilemma:rounds=10."""
     seat: int = 0
     """Your seat; -1: you watch."""
     against: str = "random"
@@ -135,12 +135,11 @@ def load_player(game: Any, source: str, adapter: Path | None, words: int) -> Pla
 
 def main(settings: Settings, console: Console) -> None:
     """Plays a game. Raises ValueError for a game, seat or player that does not exist."""
-    check_name(settings.game)
+    game = named(settings.game)
     if not 0 <= settings.seed < 2**63:
         raise ValueError(f"seed must be from 0 to 2^63 - 1, got {settings.seed}.")
     if not 1 <= settings.words < 2**15:
         raise ValueError(f"words must be from 1 to 2^15 - 1, got {settings.words}.")
-    game = REGISTRY[settings.game]()
     if not -1 <= settings.seat < game.agents:
         raise ValueError(f"The game has seats 0 to {game.agents - 1} (-1: watch), got {settings.seat}.")
     if settings.against in game.scripts:
@@ -205,7 +204,7 @@ def _show_result(settings: Settings, console: Console, table: Table) -> None:
 
 def command() -> None:
     """The command line."""
-    settings = tyro.cli(Settings, description=__doc__)
+    settings = tyro.cli(Settings, description=help_of(str(__doc__)))
 
     def start() -> None:
         try:

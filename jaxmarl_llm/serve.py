@@ -31,7 +31,7 @@ from jaxmarl_llm.serving.dialogues import Dialogues, Message
 from jaxmarl_llm.serving.engine import CHUNK, Engine
 from jaxmarl_llm.serving.service import Served, Service
 from jaxmarl_llm.serving.slots import cache_bytes
-from jaxmarl_llm.text.console import lasting
+from jaxmarl_llm.text.console import help_of, lasting
 from jaxmarl_llm.text.refusals import read_json
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 
@@ -261,7 +261,7 @@ def _web_server() -> Any:
 
 def command() -> None:
     """The command line."""
-    settings = tyro.cli(Settings, description=__doc__)
+    settings = tyro.cli(Settings, description=help_of(str(__doc__)))
 
     def start() -> None:
         loading.keep_programs()

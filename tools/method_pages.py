@@ -16,7 +16,7 @@ from jaxmarl_llm.studies.pages import again, results
 from jaxmarl_llm.studies.pages.format import count, markdown
 from jaxmarl_llm.studies.pages.index import index as index_of
 from jaxmarl_llm.studies.pages.index import kind
-from jaxmarl_llm.studies.pages.page import CHECKED, read_about
+from jaxmarl_llm.studies.pages.page import CHECKED, notes_title, read_about
 from jaxmarl_llm.studies.pages.page import link as link_to
 from jaxmarl_llm.training.recipe import Recipe
 
@@ -167,7 +167,8 @@ def study_page(name: str, files: list[Path]) -> str:
         text = re.sub(r"\]\((\w+\.\w+)\)", rf"]({run}/\1)", text)
         if notes.exists():
             here = re.sub(r"\[([^]]+)\]\(transcript\.md\)", r"\1", notes.read_text(encoding="utf-8"))  # it stands below
-            text += "\n\n" + re.sub(r"^#", "###", here, flags=re.MULTILINE)
+            title = notes_title(results.load(file), file.parent)
+            text += f"\n\n### {title}\n\n" + re.sub(r"^#", "####", here, flags=re.MULTILINE)
         if transcript.exists():
             text += "\n\n### Transcript\n\n" + fence(
                 transcript.read_text(encoding="utf-8").replace("```", "---"), "dialogue"

@@ -1,8 +1,11 @@
-"""The registry of games, by name. `play` offers them, and the contract test checks each of them.
+"""The registry of games, by name. `play` and `match` offer them, and the contract test checks each of them.
 
 A file of games ends with `GAMES`: a dict from names to functions or classes that make a game in its default settings.
 """
 
+import ast
+import dataclasses
+import re
 from collections.abc import Callable
 from importlib import import_module
 from pkgutil import walk_packages
@@ -31,9 +34,35 @@ for _file in sorted(walk_packages(__path__, f"{__name__}."), key=lambda file: fi
         REGISTRY[_name], _home[_name] = _game, _where
 
 
-def check_name(name: str) -> None:
-    """Raises ValueError if no game has this name."""
+def named(words: str) -> Any:
+    """The game of `NAME`, or of `NAME:FIELD=VALUE,...` with other settings: `prisoners_dilemma:rounds=10`.
+
+    A value is a number, True, False, None, a tuple in brackets, or a text. Raises ValueError for an unknown name or
+    field and for settings that the game refuses.
+    """
+    name, colon, rest = words.partition(":")
     try:
-        REGISTRY[name]
+        game = REGISTRY[name]()
     except KeyError as error:
         raise ValueError(*error.args) from None
+    if not colon:
+        return game
+    known = [field.name for field in dataclasses.fields(game) if field.init]
+    fields = {}
+    for part in re.split(r",(?![^(]*\))", rest):
+        field, equals, text = part.partition("=")
+        if field not in known or not equals:
+            listed = f"Its settings are {', '.join(known)}." if known else "It has no settings."
+            raise ValueError(f"{name} is followed by :FIELD=VALUE,..., got {part!r}. {suggest(field, known)}{listed}")
+        try:
+            value = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            value = text
+        kind = type(getattr(game, field))
+        if kind in (bool, int, float, str, tuple) and type(value) is not kind and (kind, type(value)) != (float, int):
+            raise ValueError(f"{field} of {name} is {getattr(game, field)!r}, and {text!r} is no {kind.__name__}.")
+        fields[field] = value
+    try:
+        return dataclasses.replace(game, **fields)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{words} is no game: {error}") from None

@@ -97,8 +97,8 @@ def check_texts(game: Any, policy: Policy, source: str) -> None:
     tokenizer = policy.tokenizer
     if isinstance(tokenizer, SymbolTokenizer) and (unknown := sorted(set(strings(game)) - set(tokenizer.strings))):
         raise ValueError(
-            f"{source} is a tiny policy of another game, or of this one with other settings: it has no tokens for the "
-            f"texts of this one. The first of {len(unknown)} is {unknown[0]!r}."
+            f"{source} is a tiny policy of another game, or of this one with other settings (NAME:FIELD=VALUE,...): it "
+            f"has no tokens for the texts of this one. The first of {len(unknown)} is {unknown[0]!r}."
         )
 
 

@@ -18,6 +18,7 @@ class Outline(NamedTuple):
     title: str
     url: str
     year: str
+    about: str  # the docstring
 
     @property
     def source(self) -> str:
@@ -61,9 +62,10 @@ def find(package: str) -> dict[str, str]:
 
 def outline(file: Path) -> Outline:
     """The question and the paper of the study in a file. Names of the file's own constants are resolved."""
+    module = ast.parse(file.read_text(encoding="utf-8"))
     assigned = {
         node.targets[0].id: node.value
-        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        for node in module.body
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     }
     resolve = lambda node: assigned.get(node.id) if isinstance(node, ast.Name) else node
@@ -71,14 +73,19 @@ def outline(file: Path) -> Outline:
     paper = _arguments(resolve(fields.get("paper")), ("title", "url", "year"))
     constant = lambda node: str(node.value) if isinstance(node, ast.Constant) else ""
     words = lambda given, *names: (constant(resolve(given.get(name))) for name in names)
-    return Outline(*words(fields, "question"), *words(paper, "title", "url", "year"))
+    about = ast.get_docstring(module) or ""
+    return Outline(*words(fields, "question"), *words(paper, "title", "url", "year"), about)
 
 
-def listing(package: str) -> list[str]:
-    """A text for every study: its name, its question, and its paper on a second line."""
-    known = files(package)
-    width = max(map(len, known), default=0)
-    told = {name: outline(file) for name, file in known.items()}
+def listing(package: str, words: str = "") -> list[str]:
+    """A text for every study: its name, its question, and its paper on a second line.
+
+    With `words` those studies alone whose name, question, paper or docstring has each word; capitals do not count.
+    """
+    told = {name: outline(file) for name, file in files(package).items()}
+    text = {name: " ".join((name, *about)).casefold() for name, about in told.items()}
+    told = {name: about for name, about in told.items() if all(word in text[name] for word in words.casefold().split())}
+    width = max(map(len, told), default=0)
     return [
         f"{name:{width}}  {about.question}" + f"\n{'':{width}}  {about.source}" * bool(about.source)
         for name, about in told.items()

@@ -1,6 +1,7 @@
 """The command line of a package of studies: list them, run one, or process the results of runs.
 
 `python -m PACKAGE`                lists the studies
+`python -m PACKAGE WORD [...]`     lists those whose name, question, paper or description has every word
 `python -m PACKAGE NAME [...]`     runs the study NAME; `--help` shows its options
 `python -m PACKAGE freeze [...]`   freezes predictions and settings, and gives the seeds of the table
 `python -m PACKAGE publish [...]`  takes the frozen table of a finished run into the results
@@ -42,8 +43,9 @@ def main(package: str, further: Mapping[str, str] | None = None) -> None:
     """
     name, *arguments = sys.argv[1:] or ["--help"]
     further = further or {}
-    if name in ("-h", "--help"):
-        _list(package, further)
+    words = [] if name in ("-h", "--help") else [name, *arguments]
+    command = name in further or name in BUILT_IN or any(word.startswith("-") for word in words)
+    if not command and _list(package, further, words):
         return
     if name in further:
         importlib.import_module(further[name]).command(package, arguments)
@@ -97,14 +99,19 @@ def _describe(entry: Any) -> str:
     return "\n\n".join([f"{entry.name}: {study.question}", *lines])
 
 
-def _list(package: str, further: Mapping[str, str]) -> None:
-    """Prints every study with its question and its paper. jax is not imported, which would take seconds."""
+def _list(package: str, further: Mapping[str, str], words: Sequence[str]) -> bool:
+    """Prints the studies that have every word, with question and paper; False if there is none, or if the first word is
+    the name of a study. jax is not imported, which would take seconds."""
     from jaxmarl_llm.text.console import lasting
 
     with lasting():
         try:
-            print("\n".join(catalogue.listing(package)))
+            found = [] if {*words[:1]} & {*catalogue.files(package)} else catalogue.listing(package, " ".join(words))
         except ValueError as error:
             print(f"error: {error}", file=sys.stderr)
             raise SystemExit(2) from None
+        if words and not found:
+            return False
+        print("\n".join(found))
         print(f"Run one with `python -m {package} NAME`. Further commands: {', '.join((*BUILT_IN, *further))}.")
+    return True

@@ -202,7 +202,7 @@ class _Measure(NamedTuple):
     n: int
     toward: float  # mean of the side that is least true, above 0 in the predicted direction
     p: float | None
-    kept: int  # seeds that keep the prediction, or are equal
+    kept: int  # seeds that keep the prediction; a seed without a difference keeps no predicted direction
     equal: int  # seeds in which both arms, or metric and bound, are equal
 
 
@@ -226,7 +226,8 @@ def _measure(prediction: Prediction, results: Mapping[str, Any]) -> _Measure:
         return _Measure(effect, 0, 0.0, None, 0, 0)
     sides = prediction.sides(difference)
     toward, side = min(((float(side.mean()), side) for side in sides), key=lambda pair: pair[0])
-    kept, equal = int(np.all([side >= 0 for side in sides], 0).sum()), int((np.min(sides, 0) == 0).sum())
+    keeps = np.greater if isinstance(prediction, Higher | Lower) and not prediction.by else np.greater_equal
+    kept, equal = int(np.all([keeps(side, 0) for side in sides], 0).sum()), int((np.min(sides, 0) == 0).sum())
     if np.ptp(difference) <= 1e-12 * max(1, np.abs(difference).max()):
         return _Measure(effect, 1, toward, None, kept, equal)
     ps = [sign_flip_test(side, np.zeros(len(side))) for side in sides]
@@ -262,7 +263,8 @@ def _tell(prediction: Prediction, measure: _Measure, adjusted: float | None, res
     limit = results.get("censored", {}).get(prediction.metric)
     if limit is not None:
         never = [f"{int((x >= limit).sum())} of {len(x)}" for x in values_of(prediction, results)]
-        told += f", compared by rank; never reached in {' and '.join(never)}"
+        ranked = "p and seeds are of ranks, the interval is of means; " if prediction.than and not prediction.by else ""
+        told += f"; {ranked}never reached in {' and '.join(never)}"
     return told
 
 

@@ -77,17 +77,26 @@ class Shown:
     """A run on the console: `begin` a program, then `step` after each of its updates."""
 
     def __init__(
-        self, console: Console, bar: Progress, names: Sequence[str], estimate: Estimate, done: int, total: int
+        self,
+        console: Console,
+        bar: Progress,
+        names: Sequence[str],
+        imitating: Sequence[int],
+        estimate: Estimate,
+        done: int,
+        total: int,
     ):
         self._console, self._bar, self._names, self._estimate = console, bar, names, estimate
+        self._imitating = imitating
         self._done, self._total = done, total
         self._task: TaskID = bar.add_task("", total=total, completed=done, left="")
         self._next = done  # the update from which on a line is due
 
     def begin(self, number: int) -> None:
-        """The program of that index is compiled, unless all its updates are saved."""
+        """The program of that index is compiled, and its warm start made, unless all its updates are saved."""
         self._estimate.begin(number)
-        text = f"compiling ({number + 1} of {len(self._names)}): {escape(self._names[number])}"
+        first = f", and imitating for {self._imitating[number]} updates" if self._imitating[number] else ""
+        text = f"compiling{first} ({number + 1} of {len(self._names)}): {escape(self._names[number])}"
         self._bar.update(self._task, description=text)
         if not self._console.is_terminal:
             self._console.print(text)
@@ -105,8 +114,10 @@ class Shown:
 
 
 @contextlib.contextmanager
-def progress(console: Console, names: Sequence[str], updates: Sequence[int], saved: Sequence[int]) -> Iterator[Shown]:
-    """Shows the progress of programs, given their names, updates and saved updates.
+def progress(
+    console: Console, names: Sequence[str], updates: Sequence[int], saved: Sequence[int], imitating: Sequence[int]
+) -> Iterator[Shown]:
+    """Shows the progress of programs, given their names, updates, saved updates and updates of the warm start.
 
     A terminal shows a bar. Without one, a line is printed for every program and ten times in the run.
     """
@@ -118,4 +129,4 @@ def progress(console: Console, names: Sequence[str], updates: Sequence[int], sav
         TextColumn("{task.fields[left]}"),
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        yield Shown(console, bar, names, Estimate(updates, saved), sum(saved), sum(updates))
+        yield Shown(console, bar, names, imitating, Estimate(updates, saved), sum(saved), sum(updates))

@@ -103,7 +103,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         # predictions are about tiny policies, and judge no pretrained model
         "predictions": [record_of(x) for x in study.predictions if not alone and all(arm in every for arm in x.arms)],
         "checks": [record_of(x) for x in study.checks if not alone and all(arm in every for arm in x.arms)],
-        "censored": dict(study.censored),
+        "censored": study.censored_after({sweep.arm_of(name): arm.updates for name, arm in every.items()}),
         "counts": study.counts,
         "x": study.x,
         "shorter": shorter,
@@ -157,9 +157,10 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         names = {name: {*curves} for name, curves in computed.items()}
         check_metrics(entry, every, names)
         saved = lambda part: saved_updates(out, part)
+        imitating = [part.recipe.warm_start_updates if part.recipe.warm_start else 0 for part in plan]
         with (
             Preparation(plan, lambda part: program.trainer_of(settings, part), saved, stop) as preparation,
-            progress(console, [part.name for part in plan], updates, [*map(saved, plan)]) as shown,
+            progress(console, [part.name for part in plan], updates, [*map(saved, plan)], imitating) as shown,
         ):
             for number, part in enumerate(plan):
                 shown.begin(number)

@@ -85,6 +85,14 @@ class Study:
         functions = {name: f for name, f in self.derived.items() if name in self.censored and isinstance(f, partial)}
         return {name: f.keywords["metric"] for name, f in functions.items() if "metric" in f.keywords}
 
+    def censored_after(self, updates: Mapping[str, int]) -> dict[str, float]:
+        """`censored` of a run with {arm: updates}, which may be fewer or more than the study's: what is counted, be it
+        updates or games, grows with them."""
+        whole = {arm: self.all_arms[arm].updates for arm in updates}
+        if all(updates[arm] == whole[arm] for arm in updates):
+            return dict(self.censored)
+        return {name: min(limit * updates[x] / whole[x] for x in updates) for name, limit in self.censored.items()}
+
     def check(self, name: str) -> None:
         """Raises ValueError, before anything compiles, for missing or inconsistent fields. `name` is the study's."""
         empty = [field for field in ("question", "claim", "arms", "metrics") if not getattr(self, field)]

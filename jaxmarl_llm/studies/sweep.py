@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from jaxmarl_llm.studies.pages.format import count, interval
+from jaxmarl_llm.studies.pages.reached import counts_of, tell_unreached
 from jaxmarl_llm.studies.predictions import Higher, Lower, NotHigher, NotLower
 from jaxmarl_llm.studies.study import Study
 from jaxmarl_llm.text.refusals import suggest
@@ -66,6 +67,11 @@ def sweep_arms(arms: Mapping[str, Recipe], grid: Grid) -> dict[str, Recipe]:
     return result
 
 
+def arm_of(name: str) -> str:
+    """The arm whose sweep has an arm of this name, or the name of an arm that is none of a sweep's."""
+    return name.partition("[")[0]
+
+
 def _spell(value: float) -> str:
     """The shortest text that reads as the value."""
     return min(f"{value:g}", repr(value), key=lambda text: (float(text) != value, len(text)))
@@ -91,6 +97,8 @@ def choose(results: Mapping[str, Any]) -> str:
     means = {arm: cell["mean"] for arm, cell in cells.items() if cell["mean"] is not None}
     if not means:
         return f"No arm of the sweep measured {metric} in its last updates."
+    if all(tell_unreached(results, arm, metric, counts_of(results, {})) for arm in means):
+        return f"No arm of the sweep reached what {metric!r} counts: more --updates may."
     if len(means) > 1 and len({*means.values()}) == 1:
         others = f"; the table also has {', '.join(results['metrics'][1:])}" if results["metrics"][1:] else ""
         return f"{metric} is {interval(cells[next(iter(means))])} in every arm of the sweep: it chooses none{others}."

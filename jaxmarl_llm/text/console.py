@@ -37,6 +37,11 @@ class _Lasting:
             os.dup2(nowhere.fileno(), self._stream.fileno())  # buffered text goes there too
 
 
+def help_of(text: str) -> str:
+    """A docstring as the description of a command: each example, a line `python -m ...`, is a paragraph of its own."""
+    return text.replace("\npython -m", "\n\npython -m")
+
+
 @contextlib.contextmanager
 def lasting() -> Iterator[None]:
     """A context in which errors of stdin, stdout and stderr do not stop the command; closed streams stay closed.

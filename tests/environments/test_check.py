@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments import REGISTRY
+from jaxmarl_llm.environments import REGISTRY, named
 from jaxmarl_llm.environments.around.foresight import Foreseen
 from jaxmarl_llm.environments.around.one_by_one import OneByOne
 from jaxmarl_llm.environments.around.retry import Retry
@@ -33,6 +33,40 @@ from jaxmarl_llm.training.trainer import Trainer
 @pytest.mark.parametrize("name", REGISTRY)
 def test_every_game_of_the_package_passes(name):
     check_game(REGISTRY[name]())
+
+
+@pytest.mark.parametrize(
+    ("words", "game"),
+    [
+        ("kuhn_poker", KuhnPoker()),
+        ("prisoners_dilemma:rounds=10", MatrixGame(rounds=10)),
+        ("prisoners_dilemma:rounds=3,talk=True", MatrixGame(rounds=3, talk=True)),
+        ("prisoners_dilemma:labels=('A','B'),rounds=2", MatrixGame(labels=("A", "B"), rounds=2)),
+        ("prisoners_dilemma:labels=(('A','B')),rounds=2", MatrixGame(labels=("A", "B"), rounds=2)),
+    ],
+)
+def test_a_game_is_named_with_its_settings(words, game):
+    assert named(words) == game
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("kuhn", "No game is called 'kuhn'. Did you mean kuhn_poker"),
+        ("prisoners_dilemma:round=10", "got 'round=10'. Did you mean rounds? Its settings are payoff, "),
+        ("prisoners_dilemma:", "is followed by :FIELD=VALUE,..., got ''"),
+        ("prisoners_dilemma:rounds", "is followed by :FIELD=VALUE,..., got 'rounds'"),
+        ("prisoners_dilemma:rounds=ten", "rounds of prisoners_dilemma is 5, and 'ten' is no int"),
+        ("prisoners_dilemma:rounds=1.5", "'1.5' is no int"),
+        ("prisoners_dilemma:talk=yes", "'yes' is no bool"),
+        ("prisoners_dilemma:rounds=0", "prisoners_dilemma:rounds=0 is no game: "),
+        ("prisoners_dilemma:labels=('A','A')", "is no game: "),
+    ],
+)
+def test_a_game_with_wrong_settings_is_told_in_a_sentence(words, says):
+    with pytest.raises(ValueError) as error:
+        named(words)
+    assert says in str(error.value)
 
 
 class Broken(KuhnPoker):

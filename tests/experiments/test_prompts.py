@@ -125,6 +125,7 @@ def test_a_run_that_is_stopped_goes_on_with_the_same_numbers(data, tmp_path, mon
     assert not done and "the same command continues" in printed
     done, printed = run("parts")
     assert done and "Held-out return, mean of 3 questions with 4 answers each: " in printed
+    assert printed.count("questions.jsonl, line ") >= 3 and "Held out: " in printed
     assert "update 6 of 6" in printed and "update 1 of 6" not in printed
     texts = [(tmp_path / out / "rloo/metrics.jsonl").read_text() for out in ("whole", "parts")]
     lines = [[json.loads(line) for line in text.splitlines()] for text in texts]

@@ -29,9 +29,32 @@ def test_the_list_imports_no_study():
 def test_constants_of_the_file_are_resolved_and_a_paper_may_be_missing(tmp_path):
     file = tmp_path / "study.py"
     file.write_text('NAME = "A (B), 1"\nSTUDY = Study(paper=Paper(NAME, url="u", year=2025), question="Why?")\n')
-    assert outline(file) == Outline("Why?", "A (B), 1", "u", "2025") and outline(file).source == "A (B), 1, 2025: u"
-    file.write_text("ASKED = compute()\nSTUDY = Study(question=ASKED, arms={})\n")
-    assert outline(file) == Outline("", "", "", "") and outline(file).source == ""
+    assert outline(file) == Outline("Why?", "A (B), 1", "u", "2025", "") and outline(file).source == "A (B), 1, 2025: u"
+    file.write_text('"""What."""\nASKED = compute()\nSTUDY = Study(question=ASKED, arms={})\n')
+    assert outline(file) == Outline("", "", "", "", "What.") and outline(file).source == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["SPEAR"], {"imitate_success"}),  # in the docstring
+        (["2506.24119"], {"spiral", "scratchpad"}),  # in the address
+        (["Dr.", "MAS"], {"dr_mas"}),
+    ],
+)
+def test_a_study_is_found_by_its_paper(words, names, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["experiments", *words])
+    commands.main("experiments")
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()[:-1] if not line.startswith(" ")]
+    assert names <= {*listed} and len(listed) < 12
+
+
+@pytest.mark.parametrize("words", [["marz"], ["SPEAR", "--seeds", "3"]])
+def test_words_that_no_study_has_and_options_are_no_search(words, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["experiments", *words])
+    with pytest.raises(SystemExit) as end:
+        commands.main("experiments")
+    assert end.value.code == 2 and f"There is no study '{words[0]}'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -64,13 +64,15 @@ def test_saved_updates_are_not_waited_for():
 
 def test_lines_name_the_program_that_compiles_and_the_time_left():
     out = io.StringIO()
-    with progress(Console(file=out, width=100), ["naive", "taught[x]"], [20, 20], [0, 0]) as shown:
+    with progress(Console(file=out, width=100), ["naive", "taught[x]"], [20, 20], [0, 0], [0, 300]) as shown:
         for number in range(2):
             shown.begin(number)
             for _ in range(20):
                 shown.step("return 0.1")
     lines = out.getvalue().splitlines()
-    assert "compiling (1 of 2): naive" in lines and "compiling (2 of 2): taught[x]" in lines
+    assert (
+        "compiling (1 of 2): naive" in lines and "compiling, and imitating for 300 updates (2 of 2): taught[x]" in lines
+    )
     assert lines[1].startswith("update 2 of 40: return 0.1, about ")
     assert lines[-1] == "update 40 of 40: return 0.1, about 0.0 s left"
     assert 11 <= len(lines) <= 14
@@ -78,7 +80,7 @@ def test_lines_name_the_program_that_compiles_and_the_time_left():
 
 def test_a_terminal_shows_a_bar():
     out = io.StringIO()
-    with progress(Console(file=out, width=120, force_terminal=True), ["naive"], [2], [0]) as shown:
+    with progress(Console(file=out, width=120, force_terminal=True), ["naive"], [2], [0], [0]) as shown:
         shown.begin(0)
         shown.step("naive: return 0.5")
         shown.step("naive: return 0.6")

@@ -158,6 +158,14 @@ def test_settings_describe_their_arm():
     json.dumps(describe({"of": made(object()), "numbers": (1, 2.0, None), "partial": partial(made, x=one)}))
 
 
+def test_what_a_shorter_run_never_reached_stands_at_its_own_end():
+    study = dataclasses.replace(STUDY, censored={"updates to 90%": 60, "games": 480})
+    whole = {name: arm.updates for name, arm in study.arms.items()}
+    assert study.censored_after(whole) == study.censored
+    half = study.censored_after({name: updates // 2 for name, updates in whole.items()})
+    assert half == {"updates to 90%": 30, "games": 240}
+
+
 def test_a_study_knows_the_metric_whose_rise_it_counts():
     counted, free = partial(updates_to, metric="success"), partial(last_mean, metric="x")
     derived = {"updates to 90%": counted, "other": len, "mean": free}

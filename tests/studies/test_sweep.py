@@ -116,6 +116,15 @@ def test_metrics_that_may_choose_are_named_where_the_first_chooses_none():
     assert sweep.choose(equal).endswith("it chooses none; the table also has wins, length.")
 
 
+def test_what_no_arm_reached_chooses_none():
+    """A value at the limit says that it was not reached; one seed below it is a value."""
+    censored = {"censored": {"points": 2}, "counts": {"points": "share"}}
+    cells = lambda per_seed: {"a": {"points": {"mean": 2.0, "low": 2.0, "high": 2.0, "per_seed": per_seed}}}
+    never, once = (result("lowest", a=2) | censored | {"arms": cells(values)} for values in ([2, 2], [1, 2]))
+    assert sweep.choose(never).startswith("No arm of the sweep reached what 'points' counts")
+    assert sweep.choose(once).startswith("Lowest points: a")
+
+
 @pytest.mark.parametrize(
     ("name", "end"), [("mars", "lowest"), ("social_dilemma", "highest"), ("durations", "highest"), ("cory", "")]
 )

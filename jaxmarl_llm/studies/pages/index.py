@@ -26,10 +26,10 @@ paper was reproduced in its own models and sizes: a status says what its directi
 A metric is each seed's mean over the last tenth of the updates, or another number a seed, as its page says. Arms are
 paired by seed. A prediction holds if p of the exact two-sided sign-flip test is at most 0.05 after Holm over the
 study's predictions, in the predicted direction; it is contradicted at the same level in the other direction; else it
-is not shown. A value that is equal in all seeds has no p. The interval inverts the same test; a metric that some
-seeds never reach is compared by rank. A status is of the predictions that are a paper's: the paper's in that column,
-or one that the page names. A check is a bound or an order that right code or the setting itself should give, and is
-evidence for nothing.
+is not shown. A value that is equal in all seeds has no p. The interval inverts the same test. A metric that some
+seeds may never reach is compared by rank, and its interval is of means. A status is of the predictions that are a
+paper's: the paper's in that column, or one that the page names. A check is a bound or an order that right code or the
+setting itself should give, and is evidence for nothing.
 
 *Not yet frozen* means that predictions were sorted, and some restated, after the table had been seen. A frozen table
 ran after its predictions and settings were committed, on new seeds; all so far repeat settings whose earlier table had

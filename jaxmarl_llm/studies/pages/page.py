@@ -208,9 +208,16 @@ def disclosures(about: Mapping[str, Any]) -> str:
     return "\n\n".join(filter(None, parts))
 
 
+def notes_title(results: Mapping[str, Any], folder: Path) -> str:
+    """What the notes beside a table are about: a former table, or this one before its verdicts were corrected."""
+    if "frozen" not in results and results["predictions"]:
+        return "Notes, from before the verdicts were corrected"
+    former = (folder / "history.json").exists()  # a frozen table is the first one elsewhere
+    return "Notes" + " on the former table" * former
+
+
 def links(results: Mapping[str, Any], folder: Path) -> str:
-    former = "frozen" in results and (folder / "history.json").exists()  # a frozen table is the first one elsewhere
-    files = {"notes.md": "Notes" + " on the former table" * former, "transcript.md": "A transcript"}
+    files = {"notes.md": notes_title(results, folder), "transcript.md": "A transcript"}
     return "\n".join(["- [All numbers](results.json)"] + [
         f"- [{title}]({name})" for name, title in files.items() if (folder / name).exists()
     ])  # fmt: skip

@@ -126,12 +126,10 @@ def show(results: Mapping[str, Any], console: Console) -> None:
     seeds = [f"{arm} {' '.join(map(number, arms[arm][first]['per_seed']))}" for arm in arms if has(arms[arm], first)]
     tested = results["model"] in ("tiny", LABEL) or results.get("scope") == "any"
     claim = "Claim" if tested else "Claim about tiny policies, not tested by this run"
-    if "sweep" in results:
-        claim = "Claim, not tested by a sweep, which judges no prediction"
     lines = [
         caption(results, console.width),
         f"{first}, seed by seed: {'; '.join(seeds)}",
-        f"{claim}: {results['claim']}",
+        *([] if "sweep" in results else [f"{claim}: {results['claim']}"]),  # a sweep tests none
         *verdicts(results),
     ]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
