@@ -2,6 +2,7 @@
 
   run        the run that `found` is about (`results.run_of`); another run shows only its verdicts
   found      what was found, in one to three plain sentences with the effect and its interval
+  recounted  true if `found` of a table that is not frozen has the table's own intervals, not those of an earlier rule
   short      the same in at most twelve words, for the index
   claim      the paper's claim in one sentence
   setting    the setting: models, sizes, game

@@ -93,7 +93,7 @@ def finding(results: Mapping[str, Any], about: Mapping[str, Any], verdicts: Sequ
     if about.get("found") and about.get("run") == run_of(results):
         older = (
             ""
-            if "frozen" in results
+            if "frozen" in results or about.get("recounted")
             else " (Intervals in this paragraph were computed by an earlier rule; the table has the verdicts.)"
         )
         return f"**Found.** {about['found']}{older * bool(verdicts)}"
