@@ -25,7 +25,7 @@ from jaxmarl_llm.studies.pages.about import read_about
 from jaxmarl_llm.studies.pages.facets import OKABE_ITO
 from jaxmarl_llm.studies.pages.format import markdown
 from jaxmarl_llm.studies.pages.index import kind
-from jaxmarl_llm.studies.pages.page import is_counted, standing
+from jaxmarl_llm.studies.pages.page import is_counted, standing, waiting
 from jaxmarl_llm.studies.predictions import judge
 
 ROOT = Path(__file__).parent.parent
@@ -152,7 +152,6 @@ def methods() -> str:
     for name in CHOSEN:
         file = RUNS / name / "results.json"
         run, about = results.load(file), read_about(file.parent)
-        waits = "frozen" not in run and not about.get("unfit")
         short = about["short"] if about["run"] == results.run_of(run) else ""
         page = f"[{name}]({file.parent.relative_to(ROOT).as_posix()}/README.md)"
         rows.append(
@@ -160,7 +159,7 @@ def methods() -> str:
                 run["question"],
                 page,
                 short,
-                f"{standing(judge(run), about)}, {kind(run)}{', not yet frozen' * waits}",
+                f"{standing(judge(run), about)}, {kind(run)}{waiting(run, about, file.parent)}",
             )
         )
     return f"{told}\n\n{markdown(rows)}"

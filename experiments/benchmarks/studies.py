@@ -15,9 +15,9 @@ training, which would slow down the measured training. So the sum exceeds the se
 
   python -m experiments.benchmarks.studies [NAME ...] [--updates 6] [--json FILE]
 
-FILE keeps its rows of other studies. `studies.json` beside this module holds 73 studies, each with its commit, and is a
-page of the docs. It lacks `small_model`, which needs a pretrained model. It also lacks `progress_first`, whose sum was
-seven times the seconds of a run, for an unknown reason.
+FILE keeps its rows of other studies. `studies.json` beside this module holds 73 studies, each with its commit, and is
+a page of the docs. It lacks `small_model`, which needs a pretrained model, `progress_first`, whose sum was seven times
+the seconds of a run, for an unknown reason, and the studies that came later.
 """
 
 from __future__ import annotations

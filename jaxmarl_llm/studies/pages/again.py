@@ -36,11 +36,11 @@ exact sign-flip test after Holm over all predictions of a study. Then studies we
 nobody had seen.
 
 This page is computed from the results and their histories. It says what became of each line, and its limits are these.
-Who sorted the lines knew the old tables. The settings are those in which the old tables were made (`normalisers` alone
-draws its bank with the seed since), so new seeds show that a result was no luck of ten seeds, and not that it holds
-elsewhere. Third, rounding: 34 tables of the history ran again on the same seeds after changes that rounded sums
-otherwise, and 26 of their 222 verdicts moved: 15 in the four runs of `sizes`, 10 in `cory_kl`. Those reruns are not in
-the tables below."""
+Who sorted the lines knew the old tables. The settings are those in which the old tables were made (`normalisers` draws
+its bank, `self_votes` its knowledge and evaluations their games with the seed since), so new seeds show that a result
+was no luck of ten seeds, and not that it holds elsewhere. Third, rounding: 34 tables of the history ran again on the
+same seeds after changes that rounded sums otherwise, and 26 of their 222 verdicts moved: 15 in the four runs of
+`sizes`, 10 in `cory_kl`. Those reruns are not in the tables below."""
 
 
 class Verdicts(NamedTuple):

@@ -42,6 +42,13 @@ def standing(verdicts: Sequence[Verdict], about: Mapping[str, Any]) -> str:
     return NOT_TESTED if about.get("unfit") else status(verdicts)
 
 
+def waiting(results: Mapping[str, Any], about: Mapping[str, Any], folder: Path) -> str:
+    """What a table that counts and was not frozen waits for, after a semicolon; empty for a frozen one."""
+    if "frozen" in results or about.get("unfit"):
+        return ""
+    return "; its frozen table has not run yet" if (folder / frozen.FILE).exists() else "; not yet frozen"
+
+
 def is_counted(verdicts: Sequence[Verdict], about: Mapping[str, Any]) -> bool:
     """False if the setting of a study is unfit for the paper's claim, or if a condition is not met."""
     return not about.get("unfit") and status(verdicts) != UNMET

@@ -394,7 +394,7 @@ def test_the_command_writes_a_page_for_each_result_and_the_index(package, writte
     assert row.startswith(
         "| Do both beat one? | [toy_small](results/toy_small/README.md) | [Nobody, 2026](https://arxiv"
     )
-    assert row.endswith("| tiny policies | holds here (not yet frozen) |")
+    assert row.endswith("| tiny policies | holds here; not yet frozen |")
     assert (
         "- Of 2 comparisons drawn from papers, 2 hold here" in index and "- Of 4 checks of the code, 2 pass." in index
     )
