@@ -25,7 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from jaxmarl_llm.devices import compiling, surroundings
-from jaxmarl_llm.environments import named
+from jaxmarl_llm.environments import make_game
 from jaxmarl_llm.environments.around.shared_deals import SharedDeals
 from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.environments.social.matrix_games import MatrixGame
@@ -118,7 +118,7 @@ class Played(NamedTuple):
 
 def prepare(settings: Settings) -> Match:
     """Loads the players. Raises ValueError for a game, player or number that cannot be, before anything compiles."""
-    game = named(settings.game)
+    game = make_game(settings.game)
     for name, low, high in (
         ("games", 1, 2**24),
         ("seed", 0, 2**32 - 1),

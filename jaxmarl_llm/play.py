@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from jaxmarl_llm.devices import surroundings
-from jaxmarl_llm.environments import named
+from jaxmarl_llm.environments import make_game
 from jaxmarl_llm.environments.bridges.table import Table, parse, possible
 from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.keys import SAY, SCRIPT, key_for
@@ -135,7 +135,7 @@ def load_player(game: Any, source: str, adapter: Path | None, words: int) -> Pla
 
 def main(settings: Settings, console: Console) -> None:
     """Plays a game. Raises ValueError for a game, seat or player that does not exist."""
-    game = named(settings.game)
+    game = make_game(settings.game)
     if not 0 <= settings.seed < 2**63:
         raise ValueError(f"seed must be from 0 to 2^63 - 1, got {settings.seed}.")
     if not 1 <= settings.words < 2**15:

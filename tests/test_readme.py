@@ -13,7 +13,7 @@ import tyro
 from experiments import demo, prompts
 from jaxmarl_llm import match, play
 from jaxmarl_llm.devices import sharding
-from jaxmarl_llm.environments import REGISTRY, named
+from jaxmarl_llm.environments import REGISTRY, make_game
 from jaxmarl_llm.planning import plan
 from jaxmarl_llm.studies import frozen, registry
 from jaxmarl_llm.studies.pages import dialogues, pages, publish, release
@@ -90,10 +90,10 @@ def commands() -> list[tuple[str, str]]:
 def test_commands_can_be_given(module, arguments):
     name, *rest = words = shlex.split(arguments) or [""]
     if module == "jaxmarl_llm.play":
-        game = named(tyro.cli(play.Settings, args=words).game)
+        game = make_game(tyro.cli(play.Settings, args=words).game)
         assert tyro.cli(play.Settings, args=words).seat < game.agents
     elif module == "jaxmarl_llm.match":
-        assert named(tyro.cli(match.Settings, args=words).game).agents > 1
+        assert make_game(tyro.cli(match.Settings, args=words).game).agents > 1
     elif (module, name) == ("experiments", "plan"):
         settings = tyro.cli(plan.Settings, args=rest)
         plan.recipe_of(settings, registry.load("experiments", settings.recipe).study).check()

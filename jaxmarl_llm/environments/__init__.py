@@ -34,7 +34,7 @@ for _file in sorted(walk_packages(__path__, f"{__name__}."), key=lambda file: fi
         REGISTRY[_name], _home[_name] = _game, _where
 
 
-def named(words: str) -> Any:
+def make_game(words: str) -> Any:
     """The game of `NAME`, or of `NAME:FIELD=VALUE,...` with other settings: `prisoners_dilemma:rounds=10`.
 
     A value is a number, True, False, None, a tuple in brackets, or a text. Raises ValueError for an unknown name or

@@ -100,18 +100,21 @@ def _describe(entry: Any) -> str:
 
 
 def _list(package: str, further: Mapping[str, str], words: Sequence[str]) -> bool:
-    """Prints the studies that have every word, with question and paper; False if there is none, or if the first word is
-    the name of a study. jax is not imported, which would take seconds."""
+    """Prints the studies that have every word, with question and paper. jax is not imported, which would take seconds.
+
+    False if there is none, or if the first word is the name of a study.
+    """
     from jaxmarl_llm.text.console import lasting
 
     with lasting():
         try:
-            found = [] if {*words[:1]} & {*catalogue.files(package)} else catalogue.listing(package, " ".join(words))
+            known = {*words[:1]} & {*catalogue.files(package)}
+            listed = [] if known else catalogue.listing(package, " ".join(words))
         except ValueError as error:
             print(f"error: {error}", file=sys.stderr)
             raise SystemExit(2) from None
-        if words and not found:
+        if words and not listed:
             return False
-        print("\n".join(found))
+        print("\n".join(listed))
         print(f"Run one with `python -m {package} NAME`. Further commands: {', '.join((*BUILT_IN, *further))}.")
     return True

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments import REGISTRY, named
+from jaxmarl_llm.environments import REGISTRY, make_game
 from jaxmarl_llm.environments.around.foresight import Foreseen
 from jaxmarl_llm.environments.around.one_by_one import OneByOne
 from jaxmarl_llm.environments.around.retry import Retry
@@ -46,7 +46,7 @@ def test_every_game_of_the_package_passes(name):
     ],
 )
 def test_a_game_is_named_with_its_settings(words, game):
-    assert named(words) == game
+    assert make_game(words) == game
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_game_is_named_with_its_settings(words, game):
 )
 def test_a_game_with_wrong_settings_is_told_in_a_sentence(words, says):
     with pytest.raises(ValueError) as error:
-        named(words)
+        make_game(words)
     assert says in str(error.value)
 
 

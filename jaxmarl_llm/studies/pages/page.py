@@ -43,7 +43,7 @@ def standing(verdicts: Sequence[Verdict], about: Mapping[str, Any]) -> str:
 
 
 def waiting(results: Mapping[str, Any], about: Mapping[str, Any], folder: Path) -> str:
-    """What a table that counts and was not frozen waits for, after a semicolon; empty for a frozen one."""
+    """The wait of a table that counts and was not frozen, after a semicolon; empty for a frozen one."""
     if "frozen" in results or about.get("unfit"):
         return ""
     return "; its frozen table has not run yet" if (folder / frozen.FILE).exists() else "; not yet frozen"
@@ -216,7 +216,7 @@ def disclosures(about: Mapping[str, Any]) -> str:
 
 
 def notes_title(results: Mapping[str, Any], folder: Path) -> str:
-    """What the notes beside a table are about: a former table, or this one before its verdicts were corrected."""
+    """The title of the notes beside a table: they are of a former one, or older than its corrected verdicts."""
     if "frozen" not in results and results["predictions"]:
         return "Notes, from before the verdicts were corrected"
     former = (folder / "history.json").exists()  # a frozen table is the first one elsewhere
