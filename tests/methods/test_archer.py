@@ -80,7 +80,9 @@ def exact(locks, turns):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("recipe", [RECIPE, WORDS], ids=["one token", "two tokens"])
+@pytest.mark.parametrize(
+    "recipe", [pytest.param(RECIPE, id="one token"), pytest.param(WORDS, id="two tokens", marks=pytest.mark.slow)]
+)
 def test_the_critic_learns_the_exact_values_of_a_policy(recipe, request):
     parts, run, ring, episodes = request.getfixturevalue("played") if recipe is RECIPE else play(recipe)
 

@@ -146,8 +146,7 @@ def test_learners_of_a_recipe_evolve_by_what_they_earned():
                         ({"hparams": {}}, "noise")):  # fmt: skip
         bad = replace(recipe, **wrong)
         with pytest.raises(ValueError, match=says):
-            wrong_trainer = Trainer(bad, [bad.all_hparams], [0])
-            wrong_trainer.update(wrong_trainer.init(), 0)
+            Trainer(bad, [bad.all_hparams], [0]).lower_update()
 
 
 def test_who_survives_is_drawn_by_another_key_than_what_is_arranged(monkeypatch):

@@ -165,8 +165,8 @@ def test_probabilities_of_many_clients_are_the_scorers(service):
     assert len(ask_many(service, "files", dialogues=8, turns=2, clients=8)) == 16
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("kind", ["toy", pytest.param("files", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["toy", "files"])
 def test_probabilities_of_200_dialogues_are_the_scorers(kind):
     """And each is what a single client hears with the same seed, but where rounding turned a draw."""
     ask = partial(ask_many, kind=kind, dialogues=100, turns=3, seed=1)

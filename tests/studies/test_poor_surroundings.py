@@ -38,6 +38,7 @@ def arms(tmp_path_factory):
     return json.loads((out / "results.json").read_text(encoding="utf-8"))["arms"]
 
 
+SLOW = ("a home that is not there; an ASCII console that nobody reads on", "64 bits; a dumb terminal, stdout closed")
 SURROUNDINGS = {  # two independent ones in each, since a run takes seconds
     "one core; strict dtypes, other random numbers": {
         "before": ("taskset", "-c", "0"),
@@ -70,8 +71,9 @@ SURROUNDINGS = {  # two independent ones in each, since a run takes seconds
 }
 
 
-@pytest.mark.commands
-@pytest.mark.parametrize("name", SURROUNDINGS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=pytest.mark.slow if x in SLOW else pytest.mark.commands) for x in SURROUNDINGS]
+)
 def test_a_run_ends_with_the_same_table(name, arms, tmp_path):
     where = SURROUNDINGS[name]
     before = where.get("before", ())

@@ -12,12 +12,10 @@ import pytest
 from orbax.checkpoint import v1 as ocp
 
 RUNS = {"imitate_success": "from_the_start", "archer": "archer", "branching": "aepo", "corridor": "schedule"}
-BOTH = "archer"  # carries a ring and a critic; the others run with the slow tests
 
 
-@pytest.mark.parametrize(
-    "study", [pytest.param(x, marks=pytest.mark.commands if x == BOTH else pytest.mark.slow) for x in RUNS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("study", RUNS)
 def test_faults_a_killed_run_goes_on_with_what_it_had_kept(study, tmp_path):
     """imitate_success's ring holds five updates: at the end it is full, of batches from before and after the kill."""
     found, arm = [], RUNS[study]

@@ -1,9 +1,9 @@
 """Damaged and hostile model files, made by seed, and what becomes of each in a process of its own.
 
-  python -m tests.support.hostile KIND FIRST COUNT DIRECTORY
+  python -m tests.support.hostile KIND[,KIND...] FIRST COUNT DIRECTORY
 
-makes cases FIRST to FIRST + COUNT - 1 of a kind and prints a JSON line for each: the case, whether it must be refused,
-and the outcome. A process is forked for each, limited to 4 GB of address space and 20 seconds. Outcomes are `refused`
+makes cases FIRST to FIRST + COUNT - 1 of each kind and prints a JSON line for each: kind, case, whether it must be
+refused, and the outcome. A process is forked for each, limited to 4 GB of address space and 20 seconds. Outcomes are `refused`
 (a ValueError, with its text), `same` (what was loaded is what the undamaged files hold), `other` (it is not), `crashed`
 (another exception) and `killed` (by a limit).
 """
@@ -453,7 +453,7 @@ def outcome(load: Callable[[Path], str], home: Path, wanted: str) -> tuple[str, 
     return tuple(json.loads(text)) if text else ("killed", f"status {status}")
 
 
-def main(kind: str, first: int, count: int, directory: Path) -> None:
+def main(kinds: list[str], first: int, count: int, directory: Path) -> None:
     import gguf  # noqa: F401 - imported once, before any fork
     from jinja2 import sandbox  # noqa: F401
     from transformers import PreTrainedTokenizerFast  # noqa: F401
@@ -463,6 +463,11 @@ def main(kind: str, first: int, count: int, directory: Path) -> None:
     from tests.support import families  # noqa: F401
 
     warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # no thread runs yet
+    for kind in kinds:
+        make_cases(kind, first, count, directory / kind)
+
+
+def make_cases(kind: str, first: int, count: int, directory: Path) -> None:
     damage, load = KINDS[kind]
     base = directory / "base"
     if not base.exists():
@@ -480,7 +485,7 @@ def main(kind: str, first: int, count: int, directory: Path) -> None:
         began = time.monotonic()
         what, text = outcome(load, home, wanted)
         clean = not (home / "pwned").exists()
-        case = {"case": number, "must": must, "outcome": what if clean else "ran code", "text": text}
+        case = {"kind": kind, "case": number, "must": must, "outcome": what if clean else "ran code", "text": text}
         print(json.dumps(case | {"seconds": round(time.monotonic() - began, 2)}), flush=True)
     shutil.rmtree(home)
 
@@ -499,4 +504,4 @@ def in_a_process(make: Callable[[], str]) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+    main(sys.argv[1].split(","), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))

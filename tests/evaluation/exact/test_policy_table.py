@@ -122,7 +122,7 @@ def test_what_was_recorded_as_sampled_stands_in_the_table():
     np.testing.assert_allclose(found, rows.logp[row, place], atol=2e-5)
 
 
-@pytest.mark.parametrize("name", ["kuhn", pytest.param("clock", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["kuhn", pytest.param("clock", marks=pytest.mark.slow)])
 def test_tables_are_policies_and_differ_between_information_sets(name):
     case = played(name)
     np.testing.assert_allclose(case.table.sum(1), 1, atol=1e-12)

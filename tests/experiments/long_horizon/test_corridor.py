@@ -28,7 +28,7 @@ def learned(arms, **changes):
     return weights, metrics, np.asarray(state.state)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_as_released_is_the_bonus_bit_for_bit_and_ours_is_not():
     (bonus, as_released), metrics, running = learned(["bonus", "hinge"], loss=partial(epo, released=True))
     (_, ours), _, _ = learned(["bonus", "hinge"])

@@ -462,7 +462,10 @@ reward = "points a game"
     pages.command("toy_results", [], Console(quiet=True))
     page, index = (package / "results/another/README.md").read_text(), (package / "README.md").read_text()
     assert "- Status: **not tested**. " in page and "cannot show the claim" in page and "nothing is dealt." in page
-    assert "1 study with predictions, whose setting cannot show the paper's claim" in index and index.count("| not tested |") == 1
+    assert (
+        "1 study with predictions, whose setting cannot show the paper's claim" in index
+        and index.count("| not tested |") == 1
+    )
     (package / "results" / "another" / "about.toml").write_text("run = ")
     with pytest.raises(ValueError, match=r"about\.toml is not TOML"):
         pages.command("toy_results", [], Console(quiet=True))
