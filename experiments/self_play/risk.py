@@ -26,7 +26,7 @@ Metrics, means over games in each of 500 rounds:
   variance       variance of a player's points in a table, over both players' actions
   points         mean points in a table
 
-  python -m experiments risk --seeds 20
+  python -m experiments risk --seeds 20    # 20 seconds on two cores
 
 Paper: Slumbers et al. 2022, A Game-Theoretic Framework for Managing Risk in Multi-Agent Systems,
 https://arxiv.org/abs/2205.15434. There large games are solved by PSRO, with trained policies.
