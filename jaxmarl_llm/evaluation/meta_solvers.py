@@ -1,7 +1,10 @@
 """Meta-solvers: which mixture of a pool a league plays against. Pure functions of a pay-off table.
 
-All take the pool and `payoff` float32 [N, N], the row's earnings against the column in a symmetric zero-sum game
-(antisymmetric). They return a distribution float32 [N] over the members of the pool.
+Those of a league take the pool and `payoff` float32 [N, N], the row's earnings against the column in a symmetric
+zero-sum game (antisymmetric). They return a distribution float32 [N] over the members of the pool.
+
+The last functions solve two-player games of any sum. There `payoffs` are two tables float32, [N, M] and [M, N]: what a
+player earns, by its own action and the other's.
 """
 
 from __future__ import annotations
@@ -12,7 +15,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxmarl_llm.rl.returns import Number
+
 Array = jax.Array
+Pair = tuple[Array, Array]  # a table or a strategy of each of two players
 
 
 class Pool(NamedTuple):
@@ -102,3 +108,77 @@ risk_averse = partial(nash, risk=0.2)
 def exploitability(payoff: Array, mixture: Array) -> Array:
     """The earnings of the best response to a mixture [N], among all strategies; 0 at an equilibrium."""
     return (payoff @ mixture).max()
+
+
+def risk_averse_response(
+    payoff: Array, strategy: Array, other: Array, *, risk: Number = 0.0, temperature: Number = 0.1
+) -> Array:
+    """softmax(g / temperature) [N], g the gradient of mean less risk times variance at `strategy` [N].
+
+    `payoff` is [N, M] and `other` [M] the other player's strategy. The variance over the other's action is
+    strategy' C strategy, where C is the covariance of the rows of `payoff` under `other`. Therefore
+    g = payoff other - 2 risk C strategy. A strategy that responds to itself maximises the mean, less risk times the
+    variance, plus temperature times its entropy.
+
+    Slumbers et al., A Game-Theoretic Framework for Managing Risk in Multi-Agent Systems (2022),
+    https://arxiv.org/abs/2205.15434
+    """
+    mean = payoff @ other
+    spread = payoff - mean[:, None]
+    return jax.nn.softmax((mean - 2 * risk * (spread * other[None]) @ (strategy @ spread)) / temperature)
+
+
+def fictitious_round(
+    payoffs: Pair,
+    averages: Pair,
+    age: Number,
+    key: Array | None = None,
+    *,
+    risk: Number = 0.0,
+    temperature: Number = 0.1,
+    tremble: Number = 0.0,
+) -> tuple[Pair, Pair]:
+    """A round of smoothed fictitious play: (strategies [N] and [M] of the round, averages after it).
+
+    Both players respond to the average play of both so far, which is `age` rounds old. With probability `tremble` an
+    action is uniform at random instead. With a key, an action of each is drawn and enters the averages; without one,
+    its probabilities do. `risk` and `temperature` are those of `risk_averse_response`.
+
+    Fudenberg and Levine, The Theory of Learning in Games (1998), chapter 4
+    """
+    keys = (None, None) if key is None else jax.random.split(key)
+    plays, after = [], []
+    for seat, payoff in enumerate(payoffs):
+        strategy, other = averages[seat], averages[1 - seat]
+        intended = risk_averse_response(payoff, strategy, other, risk=risk, temperature=temperature)
+        play = (1 - tremble) * intended + tremble / len(intended)
+        seen = play
+        if (drawn := keys[seat]) is not None:
+            seen = jax.nn.one_hot(jax.random.categorical(drawn, jnp.log(play)), len(play))
+        plays.append(play)
+        after.append(strategy + (seen - strategy) / (age + 1))
+    return (plays[0], plays[1]), (after[0], after[1])
+
+
+def fictitious_play(
+    payoffs: Pair,
+    start: Pair,
+    *,
+    risk: Number = 0.0,
+    temperature: Number = 0.1,
+    tremble: Number = 0.0,
+    steps: int = 5000,
+) -> Pair:
+    """The averages [N] and [M] of both players after `steps` rounds without chance, from the averages `start`.
+
+    The start selects among several equilibria, and counts as one round. The options are those of `fictitious_round`.
+    For risk 0 it converges in zero-sum and potential games.
+
+    Hofbauer and Sandholm, On the Global Convergence of Stochastic Fictitious Play (2002)
+    """
+
+    def step(i: Array, averages: Pair) -> Pair:
+        _, after = fictitious_round(payoffs, averages, i + 1, risk=risk, temperature=temperature, tremble=tremble)
+        return after
+
+    return jax.lax.fori_loop(0, steps, step, start)
