@@ -42,7 +42,7 @@ import jax.numpy as jnp
 
 from jaxmarl_llm.evaluation.meta_solvers import fictitious_round
 from jaxmarl_llm.studies.computed import side_by_side
-from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
+from jaxmarl_llm.studies.study import AtMost, Higher, Lower, Paper, Study
 from jaxmarl_llm.tabular.drawn_tables import HARE, STAG, chance, moments, stag_hunts, tables_with_crashes
 
 GAMES, ACTIONS, ROUNDS = 64, 5, 500
@@ -88,7 +88,7 @@ ARMS: dict[str, dict[str, float]] = {
     "risk_1": {"risk": 1.0, "temperature": 0.1},
     "uniform": {"risk": 0.0, "temperature": 1e6},
 }
-TRUST = "Abstract: 'RAE generalises to risk-dominant NE in a trust dilemma game'"
+TRUST = "Abstract: 'RAE generalises to risk-dominant NE in a trust dilemma game'."
 CRASHES = "Abstract: it 'reduces instances of crashing by 7x' (there in driving, against the best baseline)."
 VARIANCE = "Abstract: 'minimum reward variance benefits of RAE in matrix games with high-risk outcomes'."
 ROOM = "Beliefs begin near stag, which stays a smoothed Nash equilibrium of a dilemma unless T is near 4."
@@ -101,8 +101,7 @@ STUDY = Study(
     method="risk_averse",
     metrics=("risk-dominant", "bold", "crashes", "variance", "points"),
     predictions=(
-        Higher("risk-dominant", "risk_averse", than="nash", source="paper", where=f"{TRUST}."),
-        AtLeast("risk-dominant", "risk_averse", 0.9, source="paper", where=f"{TRUST}; the level 0.9 is ours."),
+        Higher("risk-dominant", "risk_averse", than="nash", source="paper", where=TRUST),
         Lower("crashes", "risk_averse", than="nash", source="paper", where=CRASHES),
         Lower("variance", "risk_averse", than="nash", source="paper", where=VARIANCE),
         Lower("bold", "risk_averse", than="nash", source="theory", where=f"{SPREAD}where stag is risk-dominant."),

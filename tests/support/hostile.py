@@ -3,9 +3,9 @@
   python -m tests.support.hostile KIND[,KIND...] FIRST COUNT DIRECTORY
 
 makes cases FIRST to FIRST + COUNT - 1 of each kind and prints a JSON line for each: kind, case, whether it must be
-refused, and the outcome. A process is forked for each, limited to 4 GB of address space and 20 seconds. Outcomes are `refused`
-(a ValueError, with its text), `same` (what was loaded is what the undamaged files hold), `other` (it is not), `crashed`
-(another exception) and `killed` (by a limit).
+refused, and the outcome. A process is forked for each, limited to 4 GB of address space and 20 seconds. Outcomes are
+`refused` (a ValueError, with its text), `same` (what was loaded is what the undamaged files hold), `other` (it is
+not), `crashed` (another exception) and `killed` (by a limit).
 """
 
 import contextlib
