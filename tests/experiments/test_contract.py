@@ -37,7 +37,7 @@ def test_a_study_can_be_judged_and_says_its_command_and_its_paper(module):
     name, _, study, _ = registry.load_module(module)
     told = catalogue.outline(Path(*module.split(".")).with_suffix(".py"))
     paper = (study.paper.title, study.paper.url, str(study.paper.year)) if study.paper else ("", "", "")
-    assert told == (study.question, *paper)
+    assert told[:4] == (study.question, *paper)
     for recipe in study.recipes.values():
         recipe.check()
     text = importlib.import_module(module).__doc__
