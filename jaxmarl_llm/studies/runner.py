@@ -103,7 +103,6 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         # predictions are about tiny policies, and judge no pretrained model
         "predictions": [record_of(x) for x in study.predictions if not alone and all(arm in every for arm in x.arms)],
         "checks": [record_of(x) for x in study.checks if not alone and all(arm in every for arm in x.arms)],
-        "censored": study.censored_after({sweep.arm_of(name): arm.updates for name, arm in every.items()}),
         "counts": study.counts,
         "x": study.x,
         "shorter": shorter,
@@ -113,6 +112,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         "updates": max(arm.updates for arm in every.values()),
         "model": settings.label if arms else LABEL,
         "policies": {arm: describe(select_models(settings, recipe)) for arm, recipe in arms.items()},
+        "censored": study.censored_after({sweep.arm_of(name): arm.updates for name, arm in every.items()}),
         "rollout_mesh": bool(settings.rollout_mesh),
         **({"scope": study.scope} if study.scope != "tiny" else {}),
         **({"sweep": {"grid": sweep.read(settings.sweep), "best": sweep.best_end(study)}} if settings.sweep else {}),
