@@ -25,13 +25,12 @@ Paper: SeeUPO (Hu et al.) 2026, https://arxiv.org/abs/2602.06554
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxmarl_llm.environments.solo.stairs import Stairs
 from jaxmarl_llm.evaluation.exact import solve
@@ -39,7 +38,7 @@ from jaxmarl_llm.evaluation.exact.policy_table import tabulate
 from jaxmarl_llm.methods.sequential import in_order
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.statistics import accumulate, estimate, group_index, key_of, turn_index
-from jaxmarl_llm.studies.curves import updates_to
+from jaxmarl_llm.studies.curves import share_of_falls, updates_to
 from jaxmarl_llm.studies.study import Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
@@ -72,11 +71,6 @@ def exact_value(parts: Parts) -> Callable[[dict, jax.Array], dict[str, float]]:
     ((name, policy_set),) = parts.policy_sets.items()
     table = tabulate(tree, policy_set, budget=parts.recipe.budget)
     return lambda weights, key: {"value": float(solve.expected_value(tree, table(weights[name]))[0])}
-
-
-def falls(curves: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Share of updates [seeds] after which the value is lower, beyond rounding."""
-    return (np.diff(curves["value"], axis=1) < -1e-6).mean(1)
 
 
 REVERSED = Recipe(
@@ -149,5 +143,5 @@ STUDY = Study(
         ),
     ),
     censored={UPDATES: REVERSED.updates},
-    derived={UPDATES: partial(updates_to, metric="value", over=1), FALLS: falls},
+    derived={UPDATES: partial(updates_to, metric="value", over=1), FALLS: partial(share_of_falls, metric="value")},
 )

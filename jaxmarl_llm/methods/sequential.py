@@ -23,6 +23,7 @@ from jaxmarl_llm.training.scoring import score_policies
 from jaxmarl_llm.training.update import Learners
 
 Order = Callable[[Hparams, jax.Array], jax.Array]
+Within = Callable[[Batch], jax.Array] | None
 
 
 def by_turn(batch: Batch) -> jax.Array:
@@ -49,6 +50,8 @@ def in_order(
     carry: float | str = 1.0,
     bound: float = 0.2,
     product: bool = False,
+    within: Within = None,
+    idle_waits: bool = False,
 ) -> tuple[Learners, dict[str, jax.Array]]:
     """`step.apply_update` once for each unit of `order(hparams, key)`, int32 [n], on the tokens of that unit alone.
 
@@ -59,9 +62,12 @@ def in_order(
 
     r is the probability ratio, new to old policy, of the unit's tokens in that episode. It is the geometric mean over
     these tokens, as in the release, or their `product`, as in the theory. `carry` 0 leaves M at 1; `carry` may be the
-    name of an hparam. M is kept by episode, so that no order of rows matters. Metrics are means over the units. `idle`
-    is the share of units without tokens; `skipped` is a sum. `leaves` must be False. Raises ValueError for an
-    order that is no list of numbers.
+    name of an hparam. M is kept by episode, so that no order of rows matters. With `within(batch)`, int [R, M] below
+    the game's turns, M is kept for each such step of an episode, as in HAPPO. With `idle_waits` a policy without tokens
+    in a unit keeps its weights and its optimiser's state; otherwise Adam's momentum moves it on.
+
+    Metrics are means over the units. `idle` is the share of units without tokens; `skipped` is a sum. `leaves` must be
+    False. Raises ValueError for an order that is no list of numbers.
 
     Hu et al., SeeUPO: Sequence-Level Agentic-RL with Convergence Guarantees (2026), https://arxiv.org/abs/2602.06554.
     The formula is from the release, which multiplies by row, and may have reordered rows in between. Kuba et al., Trust
@@ -72,6 +78,7 @@ def in_order(
         raise ValueError("Gradient norms of leaves are of one update, and these are several.")
     carried = Given(hparams)[carry] if isinstance(carry, str) else carry
     episodes = parts.rollout.lineup.episodes
+    shape: tuple[int, ...] = (episodes,) if within is None else (episodes, parts.recipe.game.turns)
 
     def logps(weights: dict[str, Any]) -> dict[str, jax.Array]:
         with jax.named_scope(scopes.SCORING):
@@ -82,31 +89,61 @@ def in_order(
 
     def update(state: tuple[Learners, jax.Array], at: tuple[jax.Array, jax.Array]) -> Any:
         (learners, multiplier), (which, number) = state, at
-        before, unit_parts = logps(learners.weights), {}
+        start, before, unit_parts = learners, logps(learners.weights), {}
         for name, part in batches.items():
             batch = part.batch
             chosen = batch.replace(
                 mask=batch.mask & (unit(batch) == which),
                 behaviour_logp=before[name],
-                advantage=batch.advantage * multiplier[batch.episode][:, None],
+                advantage=batch.advantage * _read(multiplier, batch, within),
             )
             unit_parts[name] = part.replace(batch=chosen)
         learners, metrics = step.apply_update(
             parts, learners, hparams, unit_parts, key_for(key, SHUFFLE, number), frozen
         )
-        changed, tokens = jnp.zeros(episodes), jnp.zeros(episodes)
+        if idle_waits:
+            learners = _keep_idle(parts, start, learners, unit_parts)
+        changed, tokens = jnp.zeros(shape), jnp.zeros(shape)
         for name, after in logps(learners.weights).items():
             batch = unit_parts[name].batch
-            changed = changed.at[batch.episode].add(keep(after - before[name], batch.mask).sum(1))
-            tokens = tokens.at[batch.episode].add(batch.mask.sum(1))
+            changed = _add(changed, batch, within, keep(after - before[name], batch.mask))
+            tokens = _add(tokens, batch, within, batch.mask)
         ratio = bounded_exp(changed if product else changed / jnp.maximum(tokens, 1))
         new = jnp.clip(multiplier * jnp.clip(ratio, 1 - bound, 1 + bound), 1 - bound, 1 + bound)
         return (learners, 1 + carried * (new - 1)), metrics | {"idle": (tokens.sum() == 0).astype(jnp.float32)}
 
-    units = jnp.asarray(order(hparams, key))
-    if units.ndim != 1 or not len(units) or not jnp.issubdtype(units.dtype, jnp.integer):
-        raise ValueError(f"An order is int [n], n units one after another: got {units.dtype} {list(units.shape)}.")
-    start = (learners, jnp.ones(episodes))
-    (learners, _), metrics = jax.lax.scan(update, start, (units, jnp.arange(len(units))))
+    units = _check_order(jnp.asarray(order(hparams, key)))
+    (learners, _), metrics = jax.lax.scan(update, (learners, jnp.ones(shape)), (units, jnp.arange(len(units))))
     skipped = metrics.pop("skipped").sum()
     return learners, {name: x.mean() for name, x in metrics.items()} | {"skipped": skipped}
+
+
+def _check_order(units: jax.Array) -> jax.Array:
+    if units.ndim != 1 or not len(units) or not jnp.issubdtype(units.dtype, jnp.integer):
+        raise ValueError(f"An order is int [n], n units one after another: got {units.dtype} {list(units.shape)}.")
+    return units
+
+
+def _read(multiplier: jax.Array, batch: Batch, within: Within) -> jax.Array:
+    """M of each token, [R, M] or [R, 1]."""
+    return multiplier[batch.episode][:, None] if within is None else multiplier[batch.episode[:, None], within(batch)]
+
+
+def _add(total: jax.Array, batch: Batch, within: Within, x: jax.Array) -> jax.Array:
+    """The total with x [R, M] added at its episodes, or at their steps."""
+    if within is None:
+        return total.at[batch.episode].add(x.sum(1))
+    return total.at[batch.episode[:, None], within(batch)].add(x)
+
+
+def _keep_idle(parts: Parts, old: Learners, new: Learners, unit_parts: dict[str, step.Part]) -> Learners:
+    """The new learners, and the old ones of policies without tokens in these parts."""
+
+    def choose(name: str, kind: str) -> Any:
+        home = parts.policy_set_of[name]
+        batch, number = unit_parts[home].batch, parts.policy_sets[home].policies.index(name)
+        acts = (batch.mask & (batch.policy == number)[:, None]).any()
+        return jax.tree.map(lambda a, b: jnp.where(acts, a, b), getattr(new, kind)[name], getattr(old, kind)[name])
+
+    chosen = {kind: {name: choose(name, kind) for name in new.weights} for kind in ("weights", "optimiser")}
+    return new.replace(**chosen)

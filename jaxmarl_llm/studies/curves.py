@@ -23,6 +23,14 @@ def fall_from_peak(curves: Mapping[str, np.ndarray], *, metric: str) -> np.ndarr
     return mean.max(1) - mean[:, -1]
 
 
+def share_of_falls(curves: Mapping[str, np.ndarray], *, metric: str) -> np.ndarray:
+    """Share of updates after which a metric is lower, beyond rounding; NaN for an arm that does not measure it."""
+    curve = curves.get(metric)
+    if curve is None:
+        return np.full(len(next(iter(curves.values()))), np.nan)
+    return (np.diff(curve, axis=1) < -1e-6).mean(1)
+
+
 def mean_over_updates(curves: Mapping[str, np.ndarray], *, metric: str) -> np.ndarray:
     """The mean of a metric over all updates: the area under its curve, which rewards an early rise."""
     return curves[metric].mean(1)

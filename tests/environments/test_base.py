@@ -47,6 +47,7 @@ ENVIRONMENTS: dict[str, Any] = {
     "words": MatrixGame(STAG_HUNT, rounds=3, labels=("cooperate", "collude"), moves=("hunt", "gather")),
     "talk": MatrixGame(rounds=2, talk=True),
     "subgoals": Subgoals(Rooms()),
+    "subgoals of two seats": Subgoals(Rooms(), seats=2),
     "critiques": Discussion(rounds=1, critique=True),
     "toy": Relay(),
     "of the notebook": from_notebook(),

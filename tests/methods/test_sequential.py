@@ -61,45 +61,66 @@ def scored(weights, batches):
     return score(weights)
 
 
-def by_hand(run, batches, order, unit, carried, product):
-    """(weights, M) after the updates of `order`, each by the plain update of a masked batch."""
-    learners, multiplier = run.learners, np.ones(8)
+def by_hand(run, batches, order, unit, carried, product, within=None, idle_waits=False):
+    """(weights, M [episodes, steps]) after the updates of `order`, each by the plain update of a masked batch.
+
+    A policy has a set of its own."""
+    learners, multiplier = run.learners, np.ones((8, 4))
     plain = jax.jit(lambda learners, own, key: step.apply_update(PARTS, learners, HPARAMS, own, key, {}))
     for number, which in enumerate(order):
         before, own = scored(learners.weights, batches), {}
         for name, part in batches.items():
             mask = np.asarray(part.batch.mask) & (np.asarray(unit(part.batch)) == which)
-            advantage = np.asarray(part.batch.advantage) * multiplier[np.asarray(part.batch.episode)][:, None]
+            at = np.asarray(part.batch.episode)[:, None], steps_of(part.batch, within)
+            advantage = np.asarray(part.batch.advantage) * multiplier[at]
             changed = part.batch.replace(mask=mask, behaviour_logp=before[name], advantage=advantage.astype(np.float32))
             own[name] = part.replace(batch=changed)
-        learners, _ = plain(learners, own, key_for(KEY, SHUFFLE, number))
+        old, (learners, _) = learners, plain(learners, own, key_for(KEY, SHUFFLE, number))
+        for name in [name for name, part in own.items() if idle_waits and not part.batch.mask.any()]:
+            learners.weights[name], learners.optimiser[name] = old.weights[name], old.optimiser[name]
         after = scored(learners.weights, batches)
-        for episode in range(8):
+        for place in np.ndindex(*multiplier.shape):
             logs = []
             for name, part in own.items():
-                rows = np.asarray(part.batch.episode) == episode
-                logs += list((after[name] - before[name])[rows][np.asarray(part.batch.mask)[rows]])
+                here = np.asarray(part.batch.episode)[:, None] == place[0]
+                here = here & (steps_of(part.batch, within) == place[1]) & np.asarray(part.batch.mask)
+                logs += list((after[name] - before[name])[here])
             ratio = np.exp(np.sum(logs) if product else np.mean(logs)) if logs else 1.0
             if carried:
-                multiplier[episode] = np.clip(multiplier[episode] * np.clip(ratio, 0.8, 1.2), 0.8, 1.2)
+                multiplier[place] = np.clip(multiplier[place] * np.clip(ratio, 0.8, 1.2), 0.8, 1.2)
     return learners.weights, multiplier
+
+
+def steps_of(batch, within):
+    return np.zeros(batch.turn.shape, int) if within is None else np.asarray(within(batch))
+
+
+IN_PAIRS = {"within": lambda batch: batch.turn // 2, "idle_waits": True}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
+<<<<<<< HEAD
     "order, unit, carry, product",
     [
         ([3, 2, 1, 0], by_turn, 1.0, False),
         ([1, 0], by_seat, 1.0, True),
         pytest.param([0, 1, 2, 3], by_turn, 0.0, False, marks=pytest.mark.slow),
+=======
+    "order, unit, carry, product, more",
+    [
+        ([3, 2, 1, 0], by_turn, 1.0, False, {}),
+        ([1, 0], by_seat, 1.0, True, IN_PAIRS),
+        ([0, 1, 2, 3], by_turn, 0.0, False, {}),
+>>>>>>> marft
     ],
 )
-def test_each_unit_sees_what_those_before_it_changed(start, order, unit, carry, product):
+def test_each_unit_sees_what_those_before_it_changed(start, order, unit, carry, product, more):
     run, batches = start
-    given = {"order": lambda hparams, key: jnp.array(order), "unit": unit, "carry": carry, "product": product}
+    given = {"order": lambda hparams, key: jnp.array(order), "unit": unit, "carry": carry, "product": product, **more}
     update = jax.jit(lambda run, batches: in_order(PARTS, run.learners, HPARAMS, batches, KEY, {}, **given))
     learners, metrics = update(run, batches)
-    weights, multiplier = by_hand(run, batches, order, unit, carry, product)
+    weights, multiplier = by_hand(run, batches, order, unit, carry, product, **more)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), learners.weights, weights)
     assert metrics["skipped"] == 0
     assert (multiplier != 1).any() == bool(carry)
@@ -135,11 +156,16 @@ def test_orders_that_update_nothing_are_said(start):
     assert metrics["idle"] == 0.5  # there is no turn 7
 
 
+AT_ONCE = {"order": lambda hparams, key: jnp.zeros(1, int), "unit": lambda batch: jnp.zeros_like(batch.turn)}
+SEPARATE = {"order": lambda hparams, key: jnp.arange(2), "unit": by_seat, "carry": 0.0, "idle_waits": True}
+
+
 @pytest.mark.long
-def test_one_unit_of_everything_is_the_plain_update(start):
+@pytest.mark.parametrize("given", [AT_ONCE, SEPARATE])
+def test_one_unit_of_everything_and_seats_without_a_multiplier_are_the_plain_update(start, given):
+    """A policy learns from its own words alone, so that only M tells it that another one has learnt before."""
     run, batches = start
-    everything = {"order": lambda hparams, key: jnp.zeros(1, int), "unit": lambda batch: jnp.zeros_like(batch.turn)}
-    ordered = jax.jit(lambda: in_order(PARTS, run.learners, HPARAMS, batches, KEY, {}, **everything)[0].weights)()
+    ordered = jax.jit(lambda: in_order(PARTS, run.learners, HPARAMS, batches, KEY, {}, **given)[0].weights)()
     plain = jax.jit(lambda: step.apply_update(PARTS, run.learners, HPARAMS, batches, KEY, {})[0].weights)()
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), ordered, plain)
 

@@ -13,6 +13,7 @@ from jaxmarl_llm.studies.curves import (
     mean_while,
     rise_since,
     share_left,
+    share_of_falls,
     updates_to,
     when_reached,
 )
@@ -31,6 +32,12 @@ def test_the_fall_is_from_the_best_tenth_to_the_last():
     share[0, 10:14], share[0, 36:] = 0.8, 0.3  # a tenth is four updates
     share[1] = np.arange(40)
     np.testing.assert_allclose(fall_from_peak({"right": share}, metric="right"), [0.5, 0])
+
+
+def test_the_share_of_falls_counts_no_rounding():
+    values = np.array([[0.1, 0.2, 0.2 - 1e-8, 0.1, 0.3], [1, 2, 3, 4, 5]])
+    assert share_of_falls({"value": values}, metric="value").tolist() == [0.25, 0]
+    assert np.isnan(share_of_falls({"loss": values}, metric="value")).all()
 
 
 def test_who_rises_sooner_has_the_higher_mean():

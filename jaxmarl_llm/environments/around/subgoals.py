@@ -1,9 +1,9 @@
-"""A wrapper in which a single seat names a subgoal before it acts, and keeps or switches it in each turn."""
+"""A wrapper in which a subgoal is named before each act, and kept or switched, by the acting seat or by another one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -45,10 +45,14 @@ class Pursued(struct.PyTreeNode):
 @dataclass(frozen=True)
 class Subgoals(Around):
     """The same game of one seat, with three turns for each turn: keep or switch, a subgoal, and the answer to the game.
+    With `seats=2` the first seat, the guide, names subgoals, and the second one answers.
 
     In the first turn only "switch" is legal. After "keep" only the subgoal named last is legal, so that the seat
     repeats it before each answer. The rules of the game do not read subgoals: a subgoal matters only as a text that the
     player reads before it acts.
+
+    Two seats are both told the deal, and in each turn the observation. The second one hears the subgoal with it. Both
+    have the rewards and measures.
 
     The wrapper adds a component and two measures:
 
@@ -69,10 +73,12 @@ class Subgoals(Around):
     the subgoal that it names: the right one with probability 1/2, else a uniform one. It switches with probability 3/4
     if its pursuit has ended, else 1/4. A script "follower" of the inner game is hidden.
     After HiPER (https://arxiv.org/abs/2602.16165), where a turn is one text of these three parts.
-    Raises ValueError for a game of several seats, for a game without subgoals, and for a penalty below 0.
+    Raises ValueError for a game of several seats, for a game without subgoals, for a penalty below 0, and for seats
+    other than 1 or 2.
     """
 
     penalty: float = 0.0
+    seats: int = field(default=1, metadata={"described": "if changed"})  # younger than published results
 
     def __post_init__(self):
         super().__post_init__()
@@ -80,6 +86,8 @@ class Subgoals(Around):
             raise ValueError(f"penalty, the cost of keeping a subgoal, must be 0 or more, got {self.penalty}.")
         if self.game.agents != 1:
             raise ValueError(f"Subgoals are of a game of one seat, and this one has {self.game.agents}.")
+        if self.seats not in (1, 2):
+            raise ValueError(f"One seat names subgoals and answers, or 2 share it: got seats={self.seats!r}.")
         if lacks := [name for name in SAID if not hasattr(self.game, name)]:
             raise ValueError(
                 f"{type(self.game).__name__} does not say what can be a subgoal ({', '.join(lacks)}): other wrappers "
@@ -87,12 +95,24 @@ class Subgoals(Around):
             )
 
     @property
+    def agents(self) -> int:
+        return self.seats
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (*("guide",) * (self.seats - 1), *self.game.roles)
+
+    @property
+    def alternating(self) -> bool:
+        return self.seats == 2 or super().alternating
+
+    @property
     def turns(self) -> int:
         return self.game.turns * DECISIONS
 
     @property
     def seat_turns(self) -> int:
-        return Extras(self.game).seat_turns * DECISIONS
+        return Extras(self.game).seat_turns * (DECISIONS + 1 - self.seats)
 
     @property
     def actions(self) -> int:
@@ -112,11 +132,19 @@ class Subgoals(Around):
             " Before each answer you say whether you keep your subgoal or switch, then your subgoal, which stays the "
         )
         pays = f"To keep it costs {self.penalty:g} points." if self.penalty else "You are not paid for it."
-        return (*self.game.rules, (f"{told}same if you keep it. {pays}",))
+        alone = f"{told}same if you keep it. {pays}"
+        costs = f" To keep one costs {self.penalty:g} points." if self.penalty else ""
+        shared = (
+            f"{alone} Another player hears it and answers.",
+            f" Before each answer another player names a subgoal.{costs}",
+        )
+        return (*self.game.rules, (alone,) if self.seats == 1 else shared)
 
     @property
     def observation(self) -> Fields:
-        return (*self.game.observation, (" Keep or switch?",), ("Your subgoal?", "Your answer?"))
+        heard = tuple(f" The subgoal is {name}. Your answer?" for name in self.game.subgoals)  # type: ignore[attr-defined]
+        answer = ("Your answer?",) if self.seats == 1 else heard
+        return (*self.game.observation, (" Keep or switch?",), ("Your subgoal?", *answer))
 
     @property
     def grammars(self) -> tuple[Grammar, ...]:
@@ -131,7 +159,8 @@ class Subgoals(Around):
             def script(state: Pursued, seat: jax.Array, key: jax.Array) -> jax.Array:
                 right = game.right_subgoal(state.game)
                 switches = ~state.begun | (right != state.subgoal)
-                said = [switches, jnp.where(state.keeps, state.subgoal, right), play(state.game, seat, key)]
+                acts = play(state.game, jnp.zeros_like(seat), key)
+                said = [switches, jnp.where(state.keeps, state.subgoal, right), acts]
                 return jnp.stack([jnp.asarray(x, jnp.int32) for x in said])[state.decides]
 
             return script
@@ -148,8 +177,8 @@ class Subgoals(Around):
         return {"random": random_player(self.view), **inside, "follower": follower}
 
     def prompt(self, state: Pursued) -> jax.Array:
-        told = self.game.prompt(state.game)
-        return jnp.concatenate([told, jnp.zeros((1, 1), told.dtype)], 1)
+        told = jnp.repeat(self.game.prompt(state.game), self.seats, 0)
+        return jnp.concatenate([told, jnp.arange(self.seats, dtype=told.dtype)[:, None]], 1)
 
     def reset(self, key: jax.Array, group: jax.Array, *given: Any) -> tuple[Pursued, View]:
         state = self._start(self.game.reset(key, group, *given)[0])
@@ -167,7 +196,7 @@ class Subgoals(Around):
 
     def step(self, state: Pursued, action: jax.Array, key: jax.Array) -> tuple[Pursued, View, jax.Array]:
         said, decides = action[0].astype(jnp.int32), state.decides
-        moved, seen, paid = self.game.step(state.game, jnp.minimum(action, self.game.actions - 1), key)
+        moved, seen, paid = self.game.step(state.game, jnp.minimum(action[-1:], self.game.actions - 1), key)
         right = self.game.right_subgoal(state.game) == state.subgoal  # type: ignore[attr-defined]
         after = Pursued(
             game=jax.tree.map(lambda old, new: jnp.where(decides == ACT, new, old), state.game, moved),
@@ -182,6 +211,7 @@ class Subgoals(Around):
         if seen.measured is not None:
             measured = jnp.concatenate([jnp.where(decides == ACT, seen.measured, 0), measured], 1)
         paid = jnp.concatenate([jnp.where(decides == ACT, paid, 0), kept[None, None].astype(paid.dtype)], 1)
+        paid, measured = (jnp.repeat(x, self.seats, 0) for x in (paid, measured))
         return after, self.view(after).replace(measured=measured), paid
 
     def view(self, state: Pursued) -> View:
@@ -191,15 +221,26 @@ class Subgoals(Around):
         asked = jnp.where(state.begun, numbers <= SWITCH, numbers == SWITCH)
         named = jnp.where(state.keeps, numbers == state.subgoal, numbers < len(self.game.subgoals))  # type: ignore
         acts = jnp.pad(view.legal, ((0, 0), (0, beyond)))
-        told = jnp.where(decides == ASK, view.phrases[0], -1)
-        asks = jnp.stack([jnp.where(decides == ASK, 0, -1), decides - 1])
+        owner = jnp.where(decides == ACT, self.seats - 1, 0)
+        hears = (decides == ASK) | ((decides == ACT) & (self.seats == 2))
+        told = jnp.where(hears, view.phrases[0], -1)
+        asks = jnp.stack([jnp.where(decides == ASK, 0, -1), self._question(state)])
         asks = jnp.where(view.acting.any(), asks, -1).astype(told.dtype)
+        mine = jnp.arange(self.seats) == owner
+        every = lambda x: jnp.repeat(x, self.seats, 0)
         return view.replace(
-            phrases=jnp.concatenate([told, asks])[None],
-            grammar=jnp.where(decides == ACT, view.grammar + 2, decides),
-            legal=jnp.stack([asked[None], named[None], acts])[decides],
-            measured=jnp.zeros((1, len(self.measures))),
+            phrases=jnp.where(mine[:, None], jnp.concatenate([told, asks]), -1),
+            acting=mine & view.acting,
+            role=view.role + jnp.arange(self.seats, dtype=view.role.dtype),
+            grammar=every(jnp.where(decides == ACT, view.grammar + 2, decides)),
+            legal=every(jnp.stack([asked[None], named[None], acts])[decides]),
+            measured=jnp.zeros((self.seats, len(self.measures))),
         )
+
+    def _question(self, state: Pursued) -> jax.Array:
+        """The phrase of the last field of the observation, -1 before "keep or switch"."""
+        named = state.subgoal if self.seats == 2 else 0
+        return jnp.where(state.decides == ACT, 1 + named, state.decides - 1)
 
     def _start(self, game: Any) -> Pursued:
         return Pursued(game, jnp.int32(ASK), jnp.int32(0), jnp.bool_(False), jnp.bool_(False))

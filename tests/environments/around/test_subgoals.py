@@ -1,5 +1,6 @@
 """Subgoals: three answers a turn, against a loop in plain Python; the game inside plays as it would alone."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -114,4 +115,48 @@ def test_settings():
         Subgoals(LockChain())
     with pytest.raises(ValueError, match="penalty"):
         Subgoals(Rooms(), penalty=-1)
+    with pytest.raises(ValueError, match="seats=3"):
+        Subgoals(Rooms(), seats=3)
     assert Subgoals(Rooms()).rules[-1][0].endswith("You are not paid for it.")
+
+
+def test_two_seats_share_the_game_of_one():
+    """The words of a guide and an actor, said by one seat, lead to the same legal words, rewards and measures."""
+    shared = Subgoals(INSIDE, penalty=0.25, seats=2)
+    check_game(shared)
+    record = played(shared, "follower", games=200)
+    owner = np.arange(shared.turns) % 3 == 2
+    said = np.where(owner[:, None], record["action"][..., 1], record["action"][..., 0])
+
+    def follow(state, words):
+        def turn(state, word):
+            after, view, paid = GAME.step(state, word[None], jax.random.key(0))
+            return after, (view.legal, paid, view.measured)
+
+        return jax.lax.scan(turn, state, words)[1]
+
+    start = jax.tree.map(lambda leaf: leaf[0], record["state"])
+    alone = jax.tree.map(lambda x: np.swapaxes(x, 0, 1)[..., 0, :], jax.jit(jax.vmap(follow))(start, said.T))
+    together, running = (record["after"].legal, record["reward"], record["measured"]), ~record["over"]
+    for seat in range(2):
+        for one, two in zip(alone, together, strict=True):
+            np.testing.assert_array_equal(two[running, seat], one[running])
+        np.testing.assert_array_equal(record["view"].acting[..., seat], (owner == seat)[:, None] & running)
+    assert shared.roles == ("guide", "seeker") and shared.alternating and shared.seat_turns == 2 * INSIDE.turns
+
+
+def test_two_seats_see_the_same_and_the_second_hears_the_subgoal():
+    shared = Subgoals(INSIDE, penalty=0.25, seats=2)
+    record = played(shared, "follower", games=200)
+    for g in range(200):
+        (guided, *asked), (acting, *answers) = (row(shared, record, g, seat) for seat in range(2))
+        words = [word for _, word in acted(shared, record, g)]
+        assert guided.endswith(
+            "same if you keep it. To keep it costs 0.25 points. Another player hears it and answers."
+        )
+        assert acting.endswith("another player names a subgoal. To keep one costs 0.25 points.")
+        assert "Take the" in guided and "Take the" in acting
+        for t in range(len(words)):
+            seen = asked[t - t % 3].removesuffix(" Keep or switch?")
+            assert asked[t] == (f"{seen} Keep or switch?", "Your subgoal?", "")[t % 3]
+            assert answers[t] == (f"{seen} The subgoal is {words[t - 1]}. Your answer?" if t % 3 == 2 else "")
