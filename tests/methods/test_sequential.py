@@ -100,19 +100,11 @@ IN_PAIRS = {"within": lambda batch: batch.turn // 2, "idle_waits": True}
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-<<<<<<< HEAD
-    "order, unit, carry, product",
-    [
-        ([3, 2, 1, 0], by_turn, 1.0, False),
-        ([1, 0], by_seat, 1.0, True),
-        pytest.param([0, 1, 2, 3], by_turn, 0.0, False, marks=pytest.mark.slow),
-=======
     "order, unit, carry, product, more",
     [
         ([3, 2, 1, 0], by_turn, 1.0, False, {}),
         ([1, 0], by_seat, 1.0, True, IN_PAIRS),
-        ([0, 1, 2, 3], by_turn, 0.0, False, {}),
->>>>>>> marft
+        pytest.param([0, 1, 2, 3], by_turn, 0.0, False, {}, marks=pytest.mark.slow),
     ],
 )
 def test_each_unit_sees_what_those_before_it_changed(start, order, unit, carry, product, more):
