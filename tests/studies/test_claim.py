@@ -1,6 +1,6 @@
 """More seeds in a finished run: the first numbers stay, the new ones are those of a whole run, and refusals.
 
-The long cases train four small runs; the short ones claim directories without them.
+The long cases train three small runs, a slow one a fourth; the short ones claim directories without them.
 """
 
 import json
@@ -74,7 +74,7 @@ def test_added_seeds_leave_the_first_as_they_are(runs):
     assert record["added"] == [2] and "added" not in json.loads((two / "study.json").read_text())
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_added_seeds_are_those_of_a_whole_run(runs, tmp_path):
     assert start(tmp_path, 3)
     whole, grown = results(tmp_path), results(runs[1])

@@ -1,7 +1,7 @@
 """What an update is played with: deal data, horizons, a snapshot; and players that are a learner as it was.
 
 The long cases compile whole updates; `test_contract` traces every study that arranges, and the short ones check each
-refusal. The slow case compiles past selves of two learners.
+refusal. The slow cases compile past selves of two learners, and one update twice.
 """
 
 import dataclasses
@@ -63,7 +63,7 @@ def same(one, other) -> bool:
     return all(np.array_equal(a, b) for a, b in pairs)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_what_stands_in_the_recipe_may_as_well_be_arranged():
     """All turns, and no deal data: the bits of a recipe that arranges nothing."""
     whole = lambda hparams, state, key, number: Arranged(turns=jnp.full(2, 4))

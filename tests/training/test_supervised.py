@@ -1,6 +1,7 @@
 """Dialogues of a file as rows: the tokens of play, what is learnt of them, pairs, and files that cannot be read.
 
-The long cases compile play and imitation for each kind of policy; the short one reads every kind of file.
+The long cases compile play and imitation for each kind of policy, a slow one pairs in micro-batches; the short one
+reads every kind of file.
 """
 
 import json
@@ -200,7 +201,7 @@ def test_preferences_are_learnt_as_dpo_says(tmp_path):
     assert (action == 0).mean() > 0.6
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_pair_is_never_torn_apart(tmp_path):
     """Whatever the micro-batches: two seats, so that there are more prompts in a game's batch than pairs in a part."""
     a, b = ({"role": "assistant", "content": word} for word in GAME.labels)
