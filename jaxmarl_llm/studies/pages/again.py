@@ -38,8 +38,8 @@ nobody had seen.
 This page is computed from the results and their histories. It says what became of each line, and its limits are these.
 Who sorted the lines knew the old tables. The settings are those in which the old tables were made (`normalisers` draws
 its bank, `self_votes` its knowledge and evaluations their games with the seed since), so new seeds show that a result
-was no luck of ten seeds, and not that it holds elsewhere. Third, rounding: 34 tables of the history ran again on the
-same seeds after changes that rounded sums otherwise, and 26 of their 222 verdicts moved: 15 in the four runs of
+was no luck of ten seeds, and not that it holds elsewhere. Third, rounding: 33 tables of the history ran again on the
+same seeds after changes that rounded sums otherwise, and 26 of their 220 verdicts moved: 15 in three reruns of
 `sizes`, 10 in `cory_kl`. Those reruns are not in the tables below."""
 
 
@@ -113,19 +113,19 @@ def held_again(every: Iterable[Change]) -> dict[str, tuple[int, int]]:
 
 
 def sorting(read: Mapping[Path, Mapping[str, Any]]) -> Sorting:
-    """Counts what became of the lines of the oldest tables when predictions were sorted."""
+    """Counts what became of the lines of the oldest tables: which of them the latest tables still have."""
     kept = checks = lost = 0
     new: Counter[str] = Counter()
     for file, results in read.items():
         first, *later = tables(file, results)
         if not later:
             continue
-        second, of_code = later[0], {str(check) for check in checks_of(results)}
-        gone = [name for name in first.outcomes if name not in second.outcomes]
+        latest, of_code = later[-1], {str(check) for check in checks_of(results)}
+        gone = [name for name in first.outcomes if name not in latest.outcomes]
         kept += len(first.outcomes) - len(gone)
         checks += sum(name in of_code for name in gone)
         lost += sum(name not in of_code for name in gone)
-        new.update(second.sources[name] for name in second.outcomes if name not in first.outcomes)
+        new.update(latest.sources[name] for name in latest.outcomes if name not in first.outcomes)
     return Sorting(kept, checks, lost, new)
 
 
