@@ -38,9 +38,9 @@ frozen* means that predictions were sorted, and some restated, after the table h
 run yet* means that they have been frozen since, and that the page shows the table from before.
 
 How sure a verdict is beside its p: 33 tables in the history of this repository ran again on the same seeds, after
-changes that rounded sums otherwise. Of their 220 verdicts, by the predictions of commit 070f070e, 26 moved: 15 in three
-reruns of `sizes`, 10 in `cory_kl`, 1 in `progress`. Since then the bits of a tiny or computed run follow from its recipe and
-seed alone, on one kind of CPU, with at most two cores, and one version."""
+changes that rounded sums otherwise. Of their 220 verdicts, by the predictions of commit 070f070e, 26 moved: 15 in
+three reruns of `sizes`, 10 in `cory_kl`, 1 in `progress`. Since then the bits of a tiny or computed run follow from
+its recipe and seed alone, on one kind of CPU, with at most two cores, and one version."""
 
 
 def collection(files: Sequence[Path]) -> str:
