@@ -93,7 +93,7 @@ def recipe(**options: bool) -> Recipe:
         arrange=partial(always, deal=DISCUSSED),
         choices={**SUMS.choices, "scores": ("own", "shuffled")},
         warm_start=Common((game.line_up(*("checker",) * len(AGENTS)),), 2),
-        warm_start_updates=300,
+        warm_start_updates=400,
         warm_start_deal=even_orders,
         updates=200,
         groups=16,
