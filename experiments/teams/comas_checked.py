@@ -105,6 +105,7 @@ COMAS, AT_START = recipe(), "auc at start"
 OUTPERFORMS = "Abstract: CoMAS 'consistently outperforms untrained agents'; Table 1, 28 of 28 scores."
 NOTHING = "Scorers with an AUC of 1/2 have nothing to teach. The level is ours."
 INDEPENDENT = "The expected gradient of a reward that is independent of the text is 0."
+FAVOUR = "An agent that scores its own solution can favour it."
 STUDY = Study(
     paper=Paper("CoMAS (Xue et al.)", "https://arxiv.org/abs/2510.08529", 2025, checked="paper"),
     question="Do interaction rewards improve agents whose scorers know by reading?",
@@ -125,9 +126,7 @@ STUDY = Study(
             "accuracy", "comas", than="no_evaluator", source="paper", where="Section 4.3.1; Table 7, 14 of 14 scores."
         ),
         Higher("accuracy", "comas", than="shuffled", source="theory", where=INDEPENDENT),
-        Higher(
-            "accuracy", "comas", than="self_score", source="theory", where="Who scores its own solution can favour it."
-        ),
+        Higher("accuracy", "comas", than="self_score", source="theory", where=FAVOUR),
     ),
     derived={AT_START: lambda curves: curves["auc"][:, :4].mean(1)},
 )
