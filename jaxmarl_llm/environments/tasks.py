@@ -1,14 +1,17 @@
-"""Questions for a team, each with its one right answer: arithmetic, or pairs read from a file."""
+"""Questions for a team, each with its one right answer: arithmetic, pairs read from a file, or boxes."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import permutations
 from pathlib import Path
 from typing import Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxmarl_llm.environments.helpers import at_least, digits, span
 
@@ -158,6 +161,51 @@ class Questions:
     def task(self, number: jax.Array) -> tuple[jax.Array, jax.Array]:
         answers = [self.answers.index(answer) for _, answer in self.pairs]
         return number[None], jnp.asarray(answers, jnp.int32)[number]
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Questions "Which box is full?", after statements that all others are empty, one statement a box, in any order.
+
+    To check an answer, a player looks for the box among the empty ones; to find it, all boxes must be excluded. The
+    first half of the questions has even permutations of the boxes (the full one last), the second half odd ones. In
+    each half every box is equally often in every place.
+
+    Raises ValueError for fewer than three boxes, or more than six.
+    """
+
+    boxes: int = 5
+
+    def __post_init__(self):
+        at_least(3, boxes=self.boxes)
+        if self.boxes > 6:
+            raise ValueError(f"Six boxes have 720 questions already, got {self.boxes}.")
+
+    @cached_property
+    def orders(self) -> np.ndarray:
+        """int32 [size, boxes]: the empty boxes in the order of the statements, then the full one."""
+        parity = lambda order: sum(a > b for i, a in enumerate(order) for b in order[i:]) % 2
+        return np.array(sorted(permutations(range(self.boxes)), key=parity), np.int32)
+
+    @property
+    def fields(self) -> tuple[tuple[str, ...], ...]:
+        return (tuple(f" Box {box} is empty." for box in self.answers),) * (self.boxes - 1) + ((" Which is full?",),)
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        return tuple(str(box + 1) for box in range(self.boxes))
+
+    @property
+    def ask(self) -> str:
+        return f"Answer a number from 1 to {self.boxes}."
+
+    @property
+    def size(self) -> int:
+        return len(self.orders)
+
+    def task(self, number: jax.Array) -> tuple[jax.Array, jax.Array]:
+        order = jnp.asarray(self.orders)[number]
+        return order.at[-1].set(0), order[-1]
 
 
 def task_prompt(tasks: Tasks, task: jax.Array, role: jax.Array) -> jax.Array:

@@ -266,3 +266,18 @@ def mutual_information(joint: Array) -> Array:
     p = joint / joint.sum()
     apart = p.sum(0, keepdims=True) * p.sum(1, keepdims=True)
     return jnp.where(p > 0, p * (jnp.log(jnp.where(p > 0, p, 1)) - jnp.log(jnp.where(p > 0, apart, 1))), 0).sum()
+
+
+def auc(joint: Array) -> Array:
+    """Area under the ROC curve of scores with joint frequencies [X, 2]: scalar.
+
+    It is P(x > y) + P(x = y) / 2 for scores x under label 1 and y under label 0; scores are in rising order. A label
+    that never occurs gives 1/2.
+
+    Textbook formula. Hanley and McNeil, The meaning and use of the area under a ROC curve (1982),
+    https://doi.org/10.1148/radiology.143.1.7063747.
+    """
+    check_shapes("joint [X,L]", joint)
+    below = jnp.cumsum(joint[:, 0]) - joint[:, 0] / 2
+    pairs = joint[:, 0].sum() * joint[:, 1].sum()
+    return jnp.where(pairs > 0, (joint[:, 1] * below).sum() / jnp.where(pairs > 0, pairs, 1), 0.5)

@@ -58,6 +58,7 @@ FUNCTIONS = [
     (statistics.advantage_metrics, "acted advantage [B,T,A] group [B]"),
     (statistics.mismatch, "where scored sampled [...]"),
     (statistics.mutual_information, "joint [X,Y]"),
+    (statistics.auc, "joint [X,L]"),
     (segments.gae_hierarchical, "where reward turn_value segment_value switch_value begins [B,T,...] last [B,...]"),
     (value_table.to_go, "where reward [B,T,A]"),
     (value_table.unexplained_variance, "where value returns [...]"),

@@ -182,6 +182,16 @@ def test_mutual_information_is_entropies_added_and_subtracted():
     np.testing.assert_allclose(statistics.mutual_information(jnp.outer(jnp.arange(3.0), jnp.ones(2))), 0, atol=1e-6)
 
 
+def test_auc_compares_all_pairs_of_scores():
+    generator = np.random.default_rng(1)
+    score, label = generator.integers(0, 4, 50), generator.integers(0, 2, 50)
+    joint = np.histogram2d(score, label, [range(5), range(3)])[0]
+    pairs = [float(x > y) + (x == y) / 2 for x in score[label == 1] for y in score[label == 0]]
+    np.testing.assert_allclose(statistics.auc(jnp.asarray(joint / 50)), np.mean(pairs), atol=1e-6)
+    for alone in (jnp.array([[3.0, 0], [1, 0]]), jnp.array([[0.0, 0], [0, 2]])):  # one label never occurs
+        assert float(statistics.auc(alone)) == 0.5
+
+
 def test_inliers_are_within_three_deviations():
     generator = np.random.default_rng(5)
     x = generator.standard_t(1.5, 400).astype(np.float32)

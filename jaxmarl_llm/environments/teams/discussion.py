@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_llm.environments.base import Fields, MessageFrom, View
-from jaxmarl_llm.environments.helpers import MESSAGE, Script, at_least, choice, draw, make_view, random_player
+from jaxmarl_llm.environments.helpers import MESSAGE, Script, at_least, choice, make_view, random_player
 from jaxmarl_llm.environments.tasks import ARITHMETIC, Tasks, task_prompt
 from jaxmarl_llm.text.grammar import Grammar
 
@@ -55,6 +55,8 @@ class Discussion:
 
     After CoMAS (https://arxiv.org/abs/2510.08529; there a critique is free text). The texts are silent about the
     rewards on purpose, as in CoMAS: agents are asked to discuss, not to earn scores.
+    Training can choose among the questions: a deal is two numbers, the first question's and the one after the last's.
+
     Raises ValueError for fewer than three agents, as an agent would score itself, for rounds < 1, and for a critique
     without an evaluator.
     """
@@ -137,7 +139,9 @@ class Discussion:
         sooner = lambda x, turns: jnp.pad(x[:, turns:], ((0, 0), (0, turns), (0, 0)))
         return jnp.stack([sooner(solve, len(self.phases) - 1), sooner(evaluate, 1), *others], -1)
 
-    def reset(self, key: jax.Array, group: jax.Array) -> tuple[DiscussionState, View]:
+    def reset(
+        self, key: jax.Array, group: jax.Array, among: tuple[jax.Array, jax.Array] | None = None
+    ) -> tuple[DiscussionState, View]:
         others, (a, b, c) = self.agents - 1, jax.random.split(key, 3)
         solver, evaluator = jax.random.randint(b, (2, self.rounds), 0, others, jnp.int32)
         scorer = (evaluator + jax.random.randint(c, (self.rounds,), 1, others, jnp.int32)) % others
@@ -145,7 +149,9 @@ class Discussion:
         shifts = 1 + jnp.stack([solver, evaluator, scorer], 1)
         if self.self_score:
             shifts = shifts.at[:, SCORE].set(0)
-        state = DiscussionState(draw(a, self.tasks.size), shifts, jnp.int32(0), nobody, nobody)
+        first, end = among or (0, self.tasks.size)
+        task = jax.random.randint(a, (), first, end, jnp.int32)
+        state = DiscussionState(task, shifts, jnp.int32(0), nobody, nobody)
         return state, self._view(state)
 
     def prompt(self, state: DiscussionState) -> jax.Array:

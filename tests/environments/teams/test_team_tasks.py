@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.tasks import Arithmetic, Questions
+from jaxmarl_llm.environments.tasks import Arithmetic, Boxes, Questions
 from jaxmarl_llm.environments.teams.team_tasks import APPROVE, REJECT, PioneerObserver, SolverVerifier
 from jaxmarl_llm.text.grammar import automaton
 from tests.support.team_plays import acted, close, deals_are_what_reset_draws, played, row, totals
@@ -23,17 +23,30 @@ def solved(text: str) -> str:
     for prompt, answer in CAPITALS.pairs:
         if text.endswith(prompt):
             return answer
+    if text.endswith("Which is full?"):
+        return ({*"1234"} - {*re.findall(r"Box (\d) is empty", text)}).pop()
     a, operation, b, modulus = re.fullmatch(r".*What is \((\d+) (.) (\d+)\) mod (\d+)\?", text).groups()
     a, b = int(a), int(b)
     return f"{({'+': a + b, '-': a - b, '*': a * b}[operation]) % int(modulus):0{len(str(int(modulus) - 1))}d}"
 
 
-@pytest.mark.parametrize("tasks", (Arithmetic(), Arithmetic(13, "-*"), CAPITALS), ids=("plain", "thirteen", "file"))
+@pytest.mark.parametrize(
+    "tasks", (Arithmetic(), Arithmetic(13, "-*"), CAPITALS, Boxes(4)), ids=("plain", "thirteen", "file", "boxes")
+)
 def test_every_task_has_the_right_answer(tasks):
     phrases, answers = jax.jit(jax.vmap(tasks.task))(jnp.arange(tasks.size))
     texts = ["".join(field[i] for field, i in zip(tasks.fields, row, strict=True)) for row in np.asarray(phrases)]
     assert len(set(texts)) == tasks.size
     assert [tasks.answers[i] for i in answers] == [solved(text) for text in texts]
+
+
+@pytest.mark.parametrize("boxes", (3, 4, 5))
+def test_halves_of_the_orders_are_apart_and_have_each_box_everywhere(boxes):
+    orders, half = Boxes(boxes).orders, Boxes(boxes).size // 2
+    signs = [round(np.linalg.det(np.eye(boxes)[order])) for order in orders]
+    assert signs == [1] * half + [-1] * half and len({*map(tuple, orders)}) == 2 * half
+    for part in (orders[:half], orders[half:]):
+        assert all((np.bincount(part[:, place]) == half // boxes).all() for place in range(boxes))
 
 
 @pytest.mark.parametrize("game", LOOPS, ids=("arithmetic", "questions"))
@@ -181,6 +194,8 @@ def test_settings_that_cannot_be_are_named():
         (lambda: Arithmetic(1), "modulus must be at least 2, got 1"),
         (lambda: Arithmetic(operations="+/"), "operations must be"),
         (lambda: Arithmetic(operations="++"), "operations must be"),
+        (lambda: Boxes(2), "boxes must be at least 3, got 2"),
+        (lambda: Boxes(7), "720 questions already, got 7"),
         (lambda: Questions(()), "two different answers"),
         (lambda: Questions((("a", ""),)), "needs a prompt and an answer"),
         (lambda: SolverVerifier(loops=0), "loops must be at least 1, got 0"),
