@@ -122,9 +122,7 @@ STUDY = Study(
     predictions=(
         AtLeast(AT_START, "comas", 0.75, source="theory", where=NOTHING, condition=True),
         Higher("accuracy", "comas", than="untrained", source="paper", where=OUTPERFORMS),
-        Higher(
-            "accuracy", "comas", than="no_evaluator", source="paper", where="Section 4.3.1; Table 7, 14 of 14 scores."
-        ),
+        Higher("accuracy", "comas", than="no_evaluator", source="paper", where="4.3.1; Table 7, 14 of 14 scores."),
         Higher("accuracy", "comas", than="shuffled", source="theory", where=INDEPENDENT),
         Higher("accuracy", "comas", than="self_score", source="theory", where=FAVOUR),
     ),
