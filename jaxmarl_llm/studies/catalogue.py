@@ -74,7 +74,7 @@ def outline(file: Path) -> Outline:
     constant = lambda node: str(node.value) if isinstance(node, ast.Constant) else ""
     words = lambda given, *names: (constant(resolve(given.get(name))) for name in names)
     about = ast.get_docstring(module) or ""
-    return Outline(*words(fields, "question"), *words(paper, "title", "url", "year"), about)
+    return Outline(*words(fields, "question"), *words(paper, "title", "url", "year"), about=about)
 
 
 def listing(package: str, words: str = "") -> list[str]:
