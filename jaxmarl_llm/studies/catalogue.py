@@ -73,8 +73,8 @@ def outline(file: Path) -> Outline:
     paper = _arguments(resolve(fields.get("paper")), ("title", "url", "year"))
     constant = lambda node: str(node.value) if isinstance(node, ast.Constant) else ""
     words = lambda given, *names: (constant(resolve(given.get(name))) for name in names)
-    about = ast.get_docstring(module) or ""
-    return Outline(*words(fields, "question"), *words(paper, "title", "url", "year"), about=about)
+    (question,), (title, url, year) = words(fields, "question"), words(paper, "title", "url", "year")
+    return Outline(question, title, url, year, ast.get_docstring(module) or "")
 
 
 def listing(package: str, words: str = "") -> list[str]:
