@@ -5,7 +5,6 @@ A file of games ends with `GAMES`: a dict from names to functions or classes tha
 
 import ast
 import dataclasses
-import re
 from collections.abc import Callable
 from importlib import import_module
 from pkgutil import walk_packages
@@ -21,6 +20,8 @@ class Games(dict[str, Callable[[], Any]]):
         raise KeyError(f"No game is called {name!r}. {suggest(name, self)}Possible are {', '.join(sorted(self))}.")
 
 
+PLAIN = bool, int, float, str, tuple  # kinds of settings that a command can name
+TEXTS = "grammars", "observation"  # a seat says and sees by them, and no command sets them
 REGISTRY = Games()
 _home: dict[str, str] = {}
 for _file in sorted(walk_packages(__path__, f"{__name__}."), key=lambda file: file.name.rpartition(".")[2]):
@@ -37,8 +38,8 @@ for _file in sorted(walk_packages(__path__, f"{__name__}."), key=lambda file: fi
 def make_game(words: str) -> Any:
     """The game of `NAME`, or of `NAME:FIELD=VALUE,...` with other settings: `prisoners_dilemma:rounds=10`.
 
-    A value is a number, True, False, None, a tuple in brackets, or a text. Raises ValueError for an unknown name or
-    field and for settings that the game refuses.
+    A field is one whose value is a number, True, False, a text or a tuple; a text of one word needs no quotes. Raises
+    ValueError for an unknown name or field and for settings that the game refuses.
     """
     name, colon, rest = words.partition(":")
     try:
@@ -47,22 +48,37 @@ def make_game(words: str) -> Any:
         raise ValueError(*error.args) from None
     if not colon:
         return game
-    known = [field.name for field in dataclasses.fields(game) if field.init]
+    now = {field.name: getattr(game, field.name) for field in dataclasses.fields(game) if field.init}
+    now = {field: value for field, value in now.items() if isinstance(value, PLAIN) and field not in TEXTS}
+    listed = f"Its settings are {', '.join(now)}." if now else "It has no settings that can be named."
     fields = {}
-    for part in re.split(r",(?![^(]*\))", rest):
-        field, equals, text = part.partition("=")
-        if field not in known or not equals:
-            listed = f"Its settings are {', '.join(known)}." if known else "It has no settings."
-            raise ValueError(f"{name} is followed by :FIELD=VALUE,..., got {part!r}. {suggest(field, known)}{listed}")
-        try:
-            value = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            value = text
-        kind = type(getattr(game, field))
-        if kind in (bool, int, float, str, tuple) and type(value) is not kind and (kind, type(value)) != (float, int):
-            raise ValueError(f"{field} of {name} is {getattr(game, field)!r}, and {text!r} is no {kind.__name__}.")
+    for field, node in _arguments(words, rest).items():
+        if field not in now:
+            raise ValueError(f"{name} has no setting {field!r}. {suggest(field, now)}{listed}")
+        value, kind = _read(node), type(now[field])
+        if type(value) is not kind and (kind, type(value)) != (float, int):
+            raise ValueError(f"{field} of {name} is {now[field]!r}, and {ast.unparse(node)} is no {kind.__name__}.")
         fields[field] = value
     try:
         return dataclasses.replace(game, **fields)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
         raise ValueError(f"{words} is no game: {error}") from None
+
+
+def _arguments(words: str, rest: str) -> dict[str, ast.expr]:
+    """{field: value} of `FIELD=VALUE,...`. Raises ValueError for other words."""
+    try:
+        call = ast.parse(f"f({rest})", mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        call = None
+    if not isinstance(call, ast.Call) or call.args or not call.keywords or not all(x.arg for x in call.keywords):
+        raise ValueError(f"A game with other settings is NAME:FIELD=VALUE,..., e.g. NAME:rounds=3, got {words!r}.")
+    return {str(keyword.arg): keyword.value for keyword in call.keywords}
+
+
+def _read(node: ast.expr) -> Any:
+    """A literal, or the text of one word without quotes; None for anything else."""
+    try:
+        return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return None

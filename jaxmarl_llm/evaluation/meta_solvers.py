@@ -181,4 +181,4 @@ def fictitious_play(
         _, after = fictitious_round(payoffs, averages, i + 1, risk=risk, temperature=temperature, tremble=tremble)
         return after
 
-    return jax.lax.fori_loop(0, steps, step, start)
+    return jax.lax.fori_loop(0, steps, step, (jnp.asarray(start[0], float), jnp.asarray(start[1], float)))

@@ -102,14 +102,15 @@ def _describe(entry: Any) -> str:
 def _list(package: str, further: Mapping[str, str], words: Sequence[str]) -> bool:
     """Prints the studies that have every word, with question and paper. jax is not imported, which would take seconds.
 
-    False if there is none, or if the first word is the name of a study.
+    False if there is none, or if the only word is the name of a study or nearly one.
     """
     from jaxmarl_llm.text.console import lasting
+    from jaxmarl_llm.text.refusals import suggest
 
     with lasting():
         try:
-            known = {*words[:1]} & {*catalogue.files(package)}
-            listed = [] if known else catalogue.listing(package, " ".join(words))
+            named = len(words) == 1 and (words[0] in (names := catalogue.files(package)) or suggest(words[0], names))
+            listed = [] if named else catalogue.listing(package, " ".join(words))
         except ValueError as error:
             print(f"error: {error}", file=sys.stderr)
             raise SystemExit(2) from None

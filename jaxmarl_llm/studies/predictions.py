@@ -226,8 +226,7 @@ def _measure(prediction: Prediction, results: Mapping[str, Any]) -> _Measure:
         return _Measure(effect, 0, 0.0, None, 0, 0)
     sides = prediction.sides(difference)
     toward, side = min(((float(side.mean()), side) for side in sides), key=lambda pair: pair[0])
-    keeps = np.greater if isinstance(prediction, Higher | Lower) and not prediction.by else np.greater_equal
-    kept, equal = int(np.all([keeps(side, 0) for side in sides], 0).sum()), int((np.min(sides, 0) == 0).sum())
+    kept, equal = int(_keep(prediction, np.stack(sides)).sum()), int((np.min(sides, 0) == 0).sum())
     if np.ptp(difference) <= 1e-12 * max(1, np.abs(difference).max()):
         return _Measure(effect, 1, toward, None, kept, equal)
     ps = [sign_flip_test(side, np.zeros(len(side))) for side in sides]
@@ -263,7 +262,8 @@ def _tell(prediction: Prediction, measure: _Measure, adjusted: float | None, res
     limit = results.get("censored", {}).get(prediction.metric)
     if limit is not None:
         never = [f"{int((x >= limit).sum())} of {len(x)}" for x in values_of(prediction, results)]
-        ranked = "p and seeds are of ranks, the interval is of means; " if prediction.than and not prediction.by else ""
+        by_rank = prediction.than and not prediction.by and adjusted is not None
+        ranked = "p and seeds are of ranks, the interval is of means; " if by_rank else ""
         told += f"; {ranked}never reached in {' and '.join(never)}"
     return told
 
@@ -335,4 +335,9 @@ def passes(check: Prediction, results: Mapping[str, Any]) -> tuple[bool, int, in
     if not len(difference):
         return False, 0, 0
     sides = np.stack(check.sides(difference))
-    return bool((sides.mean(1) >= 0).all()), int((sides >= 0).all(0).sum()), len(difference)
+    return bool(_keep(check, sides.mean(1))), int(_keep(check, sides).sum()), len(difference)
+
+
+def _keep(prediction: Prediction, sides: np.ndarray) -> Any:
+    """bool [...]: whether values [sides, ...] keep a prediction; a predicted direction is kept by no equality."""
+    return np.asarray((sides > 0) if isinstance(prediction, Higher | Lower) else (sides >= 0)).all(0)

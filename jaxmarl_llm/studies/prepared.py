@@ -41,6 +41,18 @@ class WarmStarts:
         return weights
 
 
+def warm_starts(plan: Sequence[Program], saved: Sequence[int]) -> list[int]:
+    """The updates of imitation before each program: 0 where updates are saved, and where tiny policies share one."""
+    known: list[Any] = []
+    updates: list[int] = []
+    for part, done in zip(plan, saved, strict=True):
+        start = (warm_start_of(part.recipe), part.seeds) if part.recipe.warm_start else None
+        makes_it = start and not done and (part.alone or start not in known)
+        updates.append(part.recipe.warm_start_updates if makes_it else 0)
+        known.append(start)
+    return updates
+
+
 class Ready(NamedTuple):
     """A program that is prepared for training."""
 

@@ -50,7 +50,7 @@ from jaxmarl_llm.studies.lanes import Program, programs, split_seeds
 from jaxmarl_llm.studies.pages import figures, report, results
 from jaxmarl_llm.studies.pages.about import read_lines
 from jaxmarl_llm.studies.predictions import record_of
-from jaxmarl_llm.studies.prepared import Preparation
+from jaxmarl_llm.studies.prepared import Preparation, warm_starts
 from jaxmarl_llm.studies.profiled import profile
 from jaxmarl_llm.studies.program import read_curves, read_games, saved_updates
 from jaxmarl_llm.studies.progress import progress
@@ -157,7 +157,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         names = {name: {*curves} for name, curves in computed.items()}
         check_metrics(entry, every, names)
         saved = lambda part: saved_updates(out, part)
-        imitating = [part.recipe.warm_start_updates if part.recipe.warm_start else 0 for part in plan]
+        imitating = warm_starts(plan, [*map(saved, plan)])
         with (
             Preparation(plan, lambda part: program.trainer_of(settings, part), saved, stop) as preparation,
             progress(console, [part.name for part in plan], updates, [*map(saved, plan)], imitating) as shown,

@@ -86,12 +86,16 @@ class Study:
         return {name: f.keywords["metric"] for name, f in functions.items() if "metric" in f.keywords}
 
     def censored_after(self, updates: Mapping[str, int]) -> dict[str, float]:
-        """`censored` of a run with {arm: updates}, which may be fewer or more than the study's: what is counted, be it
-        updates or games, grows with them."""
-        whole = {arm: self.all_arms[arm].updates for arm in updates}
-        if all(updates[arm] == whole[arm] for arm in updates):
+        """`censored` of a run with {arm: updates}, which may be fewer or more than the study's.
+
+        A metric of `counts` is counted in updates or games, which end with the run. Arms of unlike lengths keep the
+        study's values.
+        """
+        shares = {(count, self.all_arms[arm].updates) for arm, count in updates.items()}
+        if len(shares) != 1 or len({*next(iter(shares))}) == 1:
             return dict(self.censored)
-        return {name: min(limit * updates[x] / whole[x] for x in updates) for name, limit in self.censored.items()}
+        ((ran, whole),) = shares
+        return {name: limit * ran / whole if name in self.counts else limit for name, limit in self.censored.items()}
 
     def check(self, name: str) -> None:
         """Raises ValueError, before anything compiles, for missing or inconsistent fields. `name` is the study's."""

@@ -18,7 +18,8 @@ from jaxmarl_llm.environments.bridges.python_games import PythonGame, Turn
 from jaxmarl_llm.environments.bridges.table import Table
 from jaxmarl_llm.environments.check import check_game
 from jaxmarl_llm.environments.classic.card_games import KuhnPoker
-from jaxmarl_llm.environments.social.matrix_games import MatrixGame
+from jaxmarl_llm.environments.social.matrix_games import PRISONERS_DILEMMA, MatrixGame
+from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.evaluation.exact import solve
 from jaxmarl_llm.methods.pretraining import reading
 from jaxmarl_llm.methods.several_games import imitation_recipe, together
@@ -42,7 +43,8 @@ def test_every_game_of_the_package_passes(name):
         ("prisoners_dilemma:rounds=10", MatrixGame(rounds=10)),
         ("prisoners_dilemma:rounds=3,talk=True", MatrixGame(rounds=3, talk=True)),
         ("prisoners_dilemma:labels=('A','B'),rounds=2", MatrixGame(labels=("A", "B"), rounds=2)),
-        ("prisoners_dilemma:labels=(('A','B')),rounds=2", MatrixGame(labels=("A", "B"), rounds=2)),
+        ("prisoners_dilemma:payoff=(((3,3),(0,5)),((5,0),(1,1)))", MatrixGame(payoff=PRISONERS_DILEMMA)),
+        ("lock_chain:alphabet=XYZ", LockChain(alphabet="XYZ")),
     ],
 )
 def test_a_game_is_named_with_its_settings(words, game):
@@ -53,12 +55,18 @@ def test_a_game_is_named_with_its_settings(words, game):
     ("words", "says"),
     [
         ("kuhn", "No game is called 'kuhn'. Did you mean kuhn_poker"),
-        ("prisoners_dilemma:round=10", "got 'round=10'. Did you mean rounds? Its settings are payoff, "),
-        ("prisoners_dilemma:", "is followed by :FIELD=VALUE,..., got ''"),
-        ("prisoners_dilemma:rounds", "is followed by :FIELD=VALUE,..., got 'rounds'"),
-        ("prisoners_dilemma:rounds=ten", "rounds of prisoners_dilemma is 5, and 'ten' is no int"),
-        ("prisoners_dilemma:rounds=1.5", "'1.5' is no int"),
-        ("prisoners_dilemma:talk=yes", "'yes' is no bool"),
+        ("prisoners_dilemma:round=10", "has no setting 'round'. Did you mean rounds? Its settings are payoff, "),
+        ("prisoners_dilemma:", "is NAME:FIELD=VALUE,..., e.g. NAME:rounds=3, got 'prisoners_dilemma:'"),
+        ("prisoners_dilemma:rounds", "is NAME:FIELD=VALUE,..."),
+        ("prisoners_dilemma:rounds=3)", "is NAME:FIELD=VALUE,..."),
+        ("prisoners_dilemma:**{'rounds':3}", "is NAME:FIELD=VALUE,..."),
+        ("prisoners_dilemma:rounds={[1]:2}", "{[1]: 2} is no int"),
+        ("kuhn_poker:grammars=(1,)", "has no setting 'grammars'"),
+        ("solver_verifier:tasks=sums", "has no setting 'tasks'"),
+        ("rooms:smaller=(1,)", "rooms:smaller=(1,) is no game: "),
+        ("prisoners_dilemma:rounds=ten", "rounds of prisoners_dilemma is 5, and ten is no int"),
+        ("prisoners_dilemma:rounds=1.5", "1.5 is no int"),
+        ("prisoners_dilemma:talk=yes", "yes is no bool"),
         ("prisoners_dilemma:rounds=0", "prisoners_dilemma:rounds=0 is no game: "),
         ("prisoners_dilemma:labels=('A','A')", "is no game: "),
     ],

@@ -40,6 +40,7 @@ def test_constants_of_the_file_are_resolved_and_a_paper_may_be_missing(tmp_path)
         (["SPEAR"], {"imitate_success"}),  # in the docstring
         (["2506.24119"], {"spiral", "scratchpad"}),  # in the address
         (["Dr.", "MAS"], {"dr_mas"}),
+        (["risk", "aversion"], {"risk"}),  # of which the first alone is the name of a study
     ],
 )
 def test_a_study_is_found_by_its_paper(words, names, monkeypatch, capsys):
@@ -49,7 +50,7 @@ def test_a_study_is_found_by_its_paper(words, names, monkeypatch, capsys):
     assert names <= {*listed} and len(listed) < 12
 
 
-@pytest.mark.parametrize("words", [["marz"], ["SPEAR", "--seeds", "3"]])
+@pytest.mark.parametrize("words", [["marz"], ["outlier"], ["SPEAR", "--seeds", "3"]])
 def test_words_that_no_study_has_and_options_are_no_search(words, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["experiments", *words])
     with pytest.raises(SystemExit) as end:

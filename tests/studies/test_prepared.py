@@ -14,6 +14,7 @@ import pytest
 from jaxmarl_llm.environments.classic.card_games import KuhnPoker
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.studies import prepared
+from jaxmarl_llm.studies.lanes import Program
 from jaxmarl_llm.studies.prepared import Preparation, WarmStarts
 from jaxmarl_llm.training import begin
 from jaxmarl_llm.training.estimator import estimator
@@ -177,3 +178,12 @@ def test_compiled_programs_are_forgotten_when_nothing_is_coming_and_never_are_ma
             preparation.prepare(program)
             preparation.forget()
     assert forgotten == [0, prepared.KEPT, 2 * prepared.KEPT]
+
+
+def test_imitation_is_told_where_it_is_made():
+    """Not where a checkpoint continues, and once for tiny policies that share it; each pretrained model imitates."""
+    other, none = replace(RECIPE, warm_start_updates=3), replace(RECIPE, warm_start=())
+    plan = [Program({"arm": recipe}, (0, 1), False) for recipe in (RECIPE, RECIPE, other, none)]
+    assert prepared.warm_starts(plan, [0, 0, 0, 0]) == [2, 0, 3, 0]
+    assert prepared.warm_starts(plan, [5, 0, 1, 0]) == [0, 0, 0, 0]
+    assert prepared.warm_starts([replace(part, alone=True) for part in plan], [0, 0, 0, 0]) == [2, 2, 3, 0]

@@ -159,11 +159,15 @@ def test_settings_describe_their_arm():
 
 
 def test_what_a_shorter_run_never_reached_stands_at_its_own_end():
-    study = dataclasses.replace(STUDY, censored={"updates to 90%": 60, "games": 480})
+    """`turns` counts no rise, and arms of unlike lengths keep the study's values."""
+    rises = {name: partial(updates_to, metric="success") for name in ("updates to 90%", "games")}
+    censored = {"updates to 90%": 60, "games": 480, "turns": 9}
+    study = dataclasses.replace(STUDY, derived=rises, censored=censored)
     whole = {name: arm.updates for name, arm in study.arms.items()}
-    assert study.censored_after(whole) == study.censored
-    half = study.censored_after({name: updates // 2 for name, updates in whole.items()})
-    assert half == {"updates to 90%": 30, "games": 240}
+    half = {name: updates // 2 for name, updates in whole.items()}
+    assert study.censored_after(whole) == censored
+    assert study.censored_after(half) == {"updates to 90%": 30, "games": 240, "turns": 9}
+    assert study.censored_after(half | {"joint": whole["joint"]}) == censored
 
 
 def test_a_study_knows_the_metric_whose_rise_it_counts():

@@ -149,7 +149,7 @@ class Discussion:
         shifts = 1 + jnp.stack([solver, evaluator, scorer], 1)
         if self.self_score:
             shifts = shifts.at[:, SCORE].set(0)
-        first, end = among or (0, self.tasks.size)
+        first, end = (0, self.tasks.size) if among is None else (among[0], among[1])
         task = jax.random.randint(a, (), first, end, jnp.int32)
         state = DiscussionState(task, shifts, jnp.int32(0), nobody, nobody)
         return state, self._view(state)

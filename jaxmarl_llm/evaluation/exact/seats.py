@@ -14,8 +14,10 @@ from jaxmarl_llm.evaluation.exact.policy_table import tabulate
 def expected_reward(parts: Any) -> Callable[[dict, Any], dict[str, float]]:
     """A recipe's `evaluate`: `value`, the exact expected reward of the first seat, in the recipe's first line-up.
 
-    Raises ValueError as `solve.tree` and `tabulate`.
+    Raises ValueError for a scripted seat, and as `solve.tree` and `tabulate`.
     """
+    if scripts := [name for name in parts.recipe.seats[0] if name not in parts.policy_set_of]:
+        raise ValueError(f"The exact reward is of policies in all seats, and {scripts[0]} is a script.")
     tree, tables, homes = solve.tree(parts.recipe.game), [], []
     for name in parts.recipe.seats[0]:
         homes.append(parts.policy_set_of[name])

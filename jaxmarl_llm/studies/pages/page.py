@@ -66,7 +66,7 @@ def page(file: Path) -> str:
             "All arms": markdown(drop_empty_columns(arms(results, counts_of(results, about)))),
             "Differences": markdown(tests) if len(tests := differences(results)) > 1 else "",
             "Robust statistics of the predicted differences": ROBUST + markdown(rows) if len(rows) > 1 else "",
-            "What was known before, and what the seeds vary": disclosures(about),
+            "What was known before, and what the seeds vary": disclosures(results, about, folder),
             "What the study claimed before its first run": results["claim"],
             "Former tables": "\n\n".join(history.lines(history.read(folder))),
             "Run": run_details(results),
@@ -135,11 +135,27 @@ def frozen_state(results: Mapping[str, Any], folder: Path) -> str:
         )
         return NOT_FROZEN + later
     seeds, commit = results["seeds"], results["frozen"]["commit"]
-    kept = json.loads((folder / frozen.FILE).read_text(encoding="utf-8")) if (folder / frozen.FILE).exists() else {}
-    tried = f" Before the freeze: {kept['tried'].split('. ')[0].rstrip('.')}." if kept else ""
+    kept, tried = read_freeze(folder), tried_before(results, folder)
+    told = (
+        f" Before the freeze: {tried}" if tried.count(". ") == 0 else " What was tried before the freeze stands below."
+    )
     waits = " A later freeze waits for its table." * (bool(kept) and kept["digest"] != results["frozen"]["digest"])
     which = f"seeds {seeds[0]} to {seeds[-1]}, which follow from its digest"
-    return f"**Frozen** at {commit[:10]}, then run on {which}.{tried * (not waits)}{waits}"
+    return f"**Frozen** at {commit[:10]}, then run on {which}.{told * bool(tried)}{waits}"
+
+
+def read_freeze(folder: Path) -> dict[str, Any]:
+    """The latest freeze of a study; empty without one."""
+    file = folder / frozen.FILE
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def tried_before(results: Mapping[str, Any], folder: Path) -> str:
+    """The pilots that the freeze of this table names, with a full stop; empty without such a freeze."""
+    kept = read_freeze(folder)
+    if not kept or kept["digest"] != results.get("frozen", {}).get("digest"):
+        return ""
+    return kept["tried"].rstrip(".") + "."
 
 
 def prediction_table(results: Mapping[str, Any], verdicts: Sequence[Verdict]) -> str:
@@ -209,18 +225,24 @@ def explanations(results: Mapping[str, Any], about: Mapping[str, Any], folder: P
     return f"The arms and the metrics are explained at the top of [{module.name}]({path})."
 
 
-def disclosures(about: Mapping[str, Any]) -> str:
-    """Facts that were known before the table ran, and the noise that the interval covers."""
-    parts = [about.get("disclosed", ""), f"Noise: {about['noise']}" if about.get("noise") else ""]
+def disclosures(results: Mapping[str, Any], about: Mapping[str, Any], folder: Path) -> str:
+    """Facts that were known before the table ran, pilots in full, and the noise that the interval covers."""
+    tried = tried_before(results, folder)
+    parts = [
+        about.get("disclosed", ""),
+        f"Before the freeze: {tried}" * (". " in tried),
+        f"Noise: {about['noise']}" if about.get("noise") else "",
+    ]
     return "\n\n".join(filter(None, parts))
 
 
 def notes_title(results: Mapping[str, Any], folder: Path) -> str:
     """The title of the notes beside a table: they are of a former one, or older than its corrected verdicts."""
-    if "frozen" not in results and results["predictions"]:
-        return "Notes, from before the verdicts were corrected"
-    former = (folder / "history.json").exists()  # a frozen table is the first one elsewhere
-    return "Notes" + " on the former table" * former
+    if not (folder / "history.json").exists():  # this table is the first one
+        return "Notes"
+    if "frozen" in results:
+        return "Notes on the former table"
+    return "Notes" + ", from before the verdicts were corrected" * bool(results["predictions"])
 
 
 def links(results: Mapping[str, Any], folder: Path) -> str:
