@@ -143,7 +143,7 @@ def methods() -> str:
     papers = [(x.outcome, before) for verdicts, before in judged for x in verdicts if x.prediction.source == "paper"]
     outcomes = [outcome for outcome, _ in papers]
     told = (
-        f"Of {len(outcomes)} comparisons drawn from papers {outcomes.count('holds')} hold in these small settings, "
+        f"Of {len(outcomes)} predictions drawn from papers {outcomes.count('holds')} hold in these small settings, "
         f"{outcomes.count('contradicted')} are contradicted, {outcomes.count('not shown')} are not shown; "
         f"{sum(before for _, before in papers)} were frozen before a run on new seeds, the others sorted after their "
         "table. A study whose setting cannot show the claim, or whose condition failed, is not counted."

@@ -80,7 +80,7 @@ def count_predictions(read: Mapping[Path, Mapping[str, Any]]) -> str:
     ]
     parts = []
     for title, sources in (
-        ("comparisons drawn from papers", ("paper",)),
+        ("predictions drawn from papers", ("paper",)),
         ("predictions of our own", ("theory", "pilot")),
     ):
         outcomes = [(outcome, before) for source, outcome, before in verdicts if source in sources]
@@ -96,7 +96,7 @@ def count_predictions(read: Mapping[Path, Mapping[str, Any]]) -> str:
         left = [x.outcome for verdicts in unfit for x in verdicts if x.prediction.source == "paper"]
         parts.append(
             f"- {count(len(unfit), 'study', 'studies')} with predictions, whose setting cannot show the paper's claim, "
-            f"as pages say: not counted above. Of {len(left)} comparisons drawn from papers there "
+            f"as pages say: not counted above. Of {len(left)} predictions drawn from papers there "
             f"{left.count('holds')} hold and {left.count('contradicted')} are contradicted."
         )
     if unmet := len(judged) - len(told) - len(unfit):
