@@ -136,7 +136,7 @@ def test_the_page_says_what_other_code_finds(file):
 
 def test_the_counts_of_the_index_are_sums_over_the_pages():
     index = (FILES[0].parents[2] / "README.md").read_text()
-    titles = {"comparisons drawn from papers": {"paper"}, "predictions of our own": {"theory", "pilot"}}
+    titles = {"predictions drawn from papers": {"paper"}, "predictions of our own": {"theory", "pilot"}}
     for title, sources in titles.items():
         outcomes = []
         for file in JUDGED:

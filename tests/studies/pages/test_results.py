@@ -396,7 +396,7 @@ def test_the_command_writes_a_page_for_each_result_and_the_index(package, writte
     )
     assert row.endswith("| tiny policies | holds here; not yet frozen |")
     assert (
-        "- Of 2 comparisons drawn from papers, 2 hold here" in index and "- Of 4 checks of the code, 2 pass." in index
+        "- Of 2 predictions drawn from papers, 2 hold here" in index and "- Of 4 checks of the code, 2 pass." in index
     )
     reward = written[1]["arms"]["both"]["reward"]
     assert f"| both | {reward['mean']:#.3g} [{reward['low']:#.3g}, {reward['high']:#.3g}] | " in page
