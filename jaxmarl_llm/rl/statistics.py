@@ -277,8 +277,9 @@ def auc(joint: Array) -> Array:
     Textbook formula. Hanley and McNeil, The meaning and use of the area under a ROC curve (1982),
     https://doi.org/10.1148/radiology.143.1.7063747.
     """
-    if joint.ndim != 2 or joint.shape[1] != 2:
-        raise ValueError(f"joint is [scores, 2], label 0 and label 1, got {list(joint.shape)}.")
+    check_shapes("joint [X,L]", joint)
+    if joint.shape[1] != 2:
+        raise ValueError(f"joint has shape {list(joint.shape)}: [X, 2] is wanted, label 0 and label 1.")
     below = jnp.cumsum(joint[:, 0]) - joint[:, 0] / 2
     pairs = joint[:, 0].sum() * joint[:, 1].sum()
     return jnp.where(pairs > 0, (joint[:, 1] * below).sum() / jnp.where(pairs > 0, pairs, 1), 0.5)
