@@ -48,7 +48,7 @@ from jaxmarl_llm.planning.cost_model import Job
 from jaxmarl_llm.runs.profile import SCOPE
 from jaxmarl_llm.studies import registry
 from jaxmarl_llm.studies.study import Study
-from jaxmarl_llm.text.console import lasting
+from jaxmarl_llm.text.console import help_of, lasting
 from jaxmarl_llm.training.recipe import Recipe, for_pretrained
 from jaxmarl_llm.training.setup import LORA, TINY, Model, learner_shapes
 from jaxmarl_llm.training.trainer import Trainer
@@ -301,7 +301,8 @@ def command(package: str, arguments: Sequence[str]) -> None:
     """The command `plan` of a package of studies. It simulates the devices first."""
     with lasting():
         try:
-            settings = tyro.cli(Settings, args=list(arguments), prog=f"python -m {package} plan", description=__doc__)
+            prog = f"python -m {package} plan"
+            settings = tyro.cli(Settings, args=list(arguments), prog=prog, description=help_of(str(__doc__)))
             surroundings.settle()
             sharding.simulate(math.prod(sharding.counts(settings.mesh).values()))
             plan(settings, registry.load(package, settings.recipe).study, Console())

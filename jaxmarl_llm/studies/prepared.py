@@ -49,7 +49,7 @@ def warm_starts(plan: Sequence[Program], saved: Sequence[int]) -> list[int]:
         start = (warm_start_of(part.recipe), part.seeds) if part.recipe.warm_start else None
         makes_it = start and not done and (part.alone or start not in known)
         updates.append(part.recipe.warm_start_updates if makes_it else 0)
-        known.append(start)
+        known += [start] * bool(makes_it)
     return updates
 
 

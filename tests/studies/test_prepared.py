@@ -181,9 +181,10 @@ def test_compiled_programs_are_forgotten_when_nothing_is_coming_and_never_are_ma
 
 
 def test_imitation_is_told_where_it_is_made():
-    """Not where a checkpoint continues, and once for tiny policies that share it; each pretrained model imitates."""
+    """Not where a checkpoint continues, and once for tiny policies that share it: the first that has to make it. Each
+    pretrained model imitates."""
     other, none = replace(RECIPE, warm_start_updates=3), replace(RECIPE, warm_start=())
     plan = [Program({"arm": recipe}, (0, 1), False) for recipe in (RECIPE, RECIPE, other, none)]
     assert prepared.warm_starts(plan, [0, 0, 0, 0]) == [2, 0, 3, 0]
-    assert prepared.warm_starts(plan, [5, 0, 1, 0]) == [0, 0, 0, 0]
+    assert prepared.warm_starts(plan, [5, 0, 1, 0]) == [0, 2, 0, 0]
     assert prepared.warm_starts([replace(part, alone=True) for part in plan], [0, 0, 0, 0]) == [2, 2, 3, 0]

@@ -32,6 +32,7 @@ from rich.markup import escape
 
 from jaxmarl_llm.runs.log import writable_directory
 from jaxmarl_llm.studies.pages.results import write_atomically
+from jaxmarl_llm.text.console import help_of
 from jaxmarl_llm.view import page
 
 Line = dict[str, Any]
@@ -114,4 +115,4 @@ def to_last_answer(messages: Sequence[dict[str, str]]) -> list[dict[str, str]]:
 def command(package: str, arguments: Sequence[str], console: Console) -> None:
     """The command `dialogues`."""
     prog = f"python -m {package} dialogues"
-    run(tyro.cli(Options, args=list(arguments), prog=prog, description=__doc__), console)
+    run(tyro.cli(Options, args=list(arguments), prog=prog, description=help_of(str(__doc__))), console)

@@ -136,9 +136,7 @@ def frozen_state(results: Mapping[str, Any], folder: Path) -> str:
         return NOT_FROZEN + later
     seeds, commit = results["seeds"], results["frozen"]["commit"]
     kept, tried = read_freeze(folder), tried_before(results, folder)
-    told = (
-        f" Before the freeze: {tried}" if tried.count(". ") == 0 else " What was tried before the freeze stands below."
-    )
+    told = " What was tried before the freeze stands below." if ". " in tried else f" Before the freeze: {tried}"
     waits = " A later freeze waits for its table." * (bool(kept) and kept["digest"] != results["frozen"]["digest"])
     which = f"seeds {seeds[0]} to {seeds[-1]}, which follow from its digest"
     return f"**Frozen** at {commit[:10]}, then run on {which}.{told * bool(tried)}{waits}"
