@@ -17,27 +17,26 @@ import jax.numpy as jnp
 
 from jaxmarl_llm.rl.returns import Number
 
-Array = jax.Array
-Pair = tuple[Array, Array]  # a table or a strategy of each of two players
+Pair = tuple[jax.Array, jax.Array]  # a table or a strategy of each of two players
 
 
 class Pool(NamedTuple):
     """The members of a league."""
 
-    times: Array  # int32 [N], how often a strategy has joined
-    newest: Array  # int32, the last one that joined
+    times: jax.Array  # int32 [N], how often a strategy has joined
+    newest: jax.Array  # int32, the last one that joined
 
-    def join(self, strategy: Array) -> Pool:
+    def join(self, strategy: jax.Array) -> Pool:
         """The pool with a further member."""
         return Pool(self.times.at[strategy].add(1), strategy)
 
 
-def latest(payoff: Array, pool: Pool) -> Array:
+def latest(payoff: jax.Array, pool: Pool) -> jax.Array:
     """The newest alone: self-play."""
     return jax.nn.one_hot(pool.newest, len(pool.times))
 
 
-def uniform(payoff: Array, pool: Pool) -> Array:
+def uniform(payoff: jax.Array, pool: Pool) -> jax.Array:
     """All members alike, who joined twice twice: with best responses as new members, this is fictitious play.
 
     Brown, Iterative Solution of Games by Fictitious Play (1951).
@@ -45,7 +44,7 @@ def uniform(payoff: Array, pool: Pool) -> Array:
     return pool.times / pool.times.sum()
 
 
-def pfsp(payoff: Array, pool: Pool, *, power: float = 2.0) -> Array:
+def pfsp(payoff: jax.Array, pool: Pool, *, power: float = 2.0) -> jax.Array:
     """In proportion to (1 - x)^power, x the newest's chance to win, sigmoid(payoff): those that it loses to.
 
     Vinyals et al., Grandmaster level in StarCraft II using multi-agent reinforcement learning (2019, AlphaStar),
@@ -55,7 +54,7 @@ def pfsp(payoff: Array, pool: Pool, *, power: float = 2.0) -> Array:
     return weight / weight.sum()
 
 
-def nash(payoff: Array, pool: Pool, *, risk: float = 0.0, steps: int = 2000) -> Array:
+def nash(payoff: jax.Array, pool: Pool, *, risk: float = 0.0, steps: int = 2000) -> jax.Array:
     """The average strategy of regret matching+ in self-play: a Nash equilibrium of the pool as steps grow.
 
     With `risk`, a strategy's utility against the mixture is its mean pay-off less `risk` times its variance. The result
@@ -67,11 +66,11 @@ def nash(payoff: Array, pool: Pool, *, risk: float = 0.0, steps: int = 2000) -> 
     """
     there = pool.times > 0
 
-    def mixture(regret: Array) -> Array:
+    def mixture(regret: jax.Array) -> jax.Array:
         total = regret.sum()
         return jnp.where(total > 0, regret / jnp.where(total > 0, total, 1), there / there.sum())
 
-    def step(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+    def step(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         regret, average = carry
         now = mixture(regret)
         mean = payoff @ now
@@ -83,7 +82,7 @@ def nash(payoff: Array, pool: Pool, *, risk: float = 0.0, steps: int = 2000) -> 
     return average / average.sum()
 
 
-def alpha_rank(payoff: Array, pool: Pool, *, epsilon: float = 1e-4, tie: float = 1e-9) -> Array:
+def alpha_rank(payoff: jax.Array, pool: Pool, *, epsilon: float = 1e-4, tie: float = 1e-9) -> jax.Array:
     """The stationary distribution of the response graph, from a strategy to those that beat it, alike.
 
     Steps to equals are half as often. Steps to losing strategies have chance `epsilon`, so that the result is unique.
@@ -105,14 +104,14 @@ def alpha_rank(payoff: Array, pool: Pool, *, epsilon: float = 1e-4, tie: float =
 risk_averse = partial(nash, risk=0.2)
 
 
-def exploitability(payoff: Array, mixture: Array) -> Array:
+def exploitability(payoff: jax.Array, mixture: jax.Array) -> jax.Array:
     """The earnings of the best response to a mixture [N], among all strategies; 0 at an equilibrium."""
     return (payoff @ mixture).max()
 
 
 def risk_averse_response(
-    payoff: Array, strategy: Array, other: Array, *, risk: Number = 0.0, temperature: Number = 0.1
-) -> Array:
+    payoff: jax.Array, strategy: jax.Array, other: jax.Array, *, risk: Number = 0.0, temperature: Number = 0.1
+) -> jax.Array:
     """softmax(g / temperature) [N], g the gradient of mean less risk times variance at `strategy` [N].
 
     `payoff` is [N, M] and `other` [M] the other player's strategy. The variance over the other's action is
@@ -132,7 +131,7 @@ def fictitious_round(
     payoffs: Pair,
     averages: Pair,
     age: Number,
-    key: Array | None = None,
+    key: jax.Array | None = None,
     *,
     risk: Number = 0.0,
     temperature: Number = 0.1,
@@ -177,7 +176,7 @@ def fictitious_play(
     Hofbauer and Sandholm, On the Global Convergence of Stochastic Fictitious Play (2002)
     """
 
-    def step(i: Array, averages: Pair) -> Pair:
+    def step(i: jax.Array, averages: Pair) -> Pair:
         _, after = fictitious_round(payoffs, averages, i + 1, risk=risk, temperature=temperature, tremble=tremble)
         return after
 

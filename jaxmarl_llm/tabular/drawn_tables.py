@@ -9,12 +9,11 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-Array = jax.Array
-Pair = tuple[Array, Array]
+Pair = tuple[jax.Array, jax.Array]
 STAG, HARE = 0, 1
 
 
-def stag_hunts(key: Array, n: int, *, best: float = 4.0) -> tuple[Pair, Array]:
+def stag_hunts(key: jax.Array, n: int, *, best: float = 4.0) -> tuple[Pair, jax.Array]:
     """(payoffs of n hunts, bool [n]: hare is risk-dominant).
 
     Two stags earn `best` each, and a stag beside a hare 0. Hare earns T beside a stag and P beside a hare: the larger
@@ -27,8 +26,8 @@ def stag_hunts(key: Array, n: int, *, best: float = 4.0) -> tuple[Pair, Array]:
 
 
 def tables_with_crashes(
-    key: Array, n: int, actions: int, *, best: float = 4.0, crash: float = -20.0, odds: float = 0.05
-) -> tuple[Pair, Array]:
+    key: jax.Array, n: int, actions: int, *, best: float = 4.0, crash: float = -20.0, odds: float = 0.05
+) -> tuple[Pair, jax.Array]:
     """(payoffs of n games, bool [n, A, A]: a crash, by the first and the second player's action).
 
     Each cell is a crash with probability `odds` and then pays `crash` to both; elsewhere each player's points are
@@ -41,12 +40,12 @@ def tables_with_crashes(
     return (first, second), crashes
 
 
-def chance(plays: Pair, cells: Array) -> Array:
+def chance(plays: Pair, cells: jax.Array) -> jax.Array:
     """Probability [n] that strategies [n, A] of both players meet in `cells` bool [n, A, A]."""
     return jnp.einsum("na,nab,nb->n", plays[0], cells, plays[1])
 
 
-def moments(plays: Pair, payoffs: Pair) -> tuple[Array, Array]:
+def moments(plays: Pair, payoffs: Pair) -> tuple[jax.Array, jax.Array]:
     """Mean and variance [2, n] of each player's points of a round, over both players' actions."""
     points = jnp.stack([payoffs[0], payoffs[1].swapaxes(1, 2)])
     mean, square = (jnp.einsum("na,inab,nb->in", plays[0], x, plays[1]) for x in (points, points**2))
