@@ -1,5 +1,6 @@
 """Settings of Sphinx. `generate` writes the pages of games, methods and names before a build."""
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ sys.path[:0] = [str(ROOT / "tools"), str(ROOT)]
 # before jax: the table of meshes needs devices, and the games compile more than they compute
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0")
 
+gc.disable()  # the trees of 500 pages live on: to walk over them takes a sixth of the time
 import docstrings  # noqa: E402
 import generate  # noqa: E402
 import markup  # noqa: E402

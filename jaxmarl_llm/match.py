@@ -276,7 +276,7 @@ def interval(values: Interval) -> str:
 
 
 def unit_of(game: Any) -> str:
-    """The plural that a game's only component is called, else points."""
+    """The unit of a game's scores: the name of its only component if that ends in "s", otherwise "points"."""
     plural = len(game.components) == 1 and game.components[0].endswith("s")
     return game.components[0] if plural else "points"
 

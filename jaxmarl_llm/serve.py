@@ -178,7 +178,10 @@ def _engine(settings: Settings, policy_set: PolicySet, weights: dict) -> Engine:
 
 
 def example(served: Mapping[str, Served], address: str, key: bool) -> str:
-    """A command that asks the last policy. Its words are ones that the policy can read."""
+    """The curl command that sends one message to the last policy in `served`.
+
+    The message is "Hello!", or one of the tokenizer's symbols if it cannot read "Hello!".
+    """
     name, (engine, policy) = [*served.items()][-1]
     content, dialogues = "Hello!", Dialogues(engine.tokenizer)
     try:

@@ -47,10 +47,11 @@ def joint_step(
     *,
     credit: CreditFn,
 ) -> tuple[step.Run, step.Metrics]:
-    """`step.on_policy_step` with the advantages of `credit`: `cross_joint_credit`, `counterfactual`, or another
-    function. Advantages by turn go through `leave_out`.
+    """`step.on_policy_step` with the advantages that `credit` computes, e.g. `cross_joint_credit` or `counterfactual`.
 
-    Raises ValueError for games of more than one turn, and any error of `credit`.
+    Advantages by turn, [B, 1, A], pass `leave_out`: acts with an advantage that is not finite are not trained.
+    Advantages by token, {policy set: [R, M]}, stay as they are. Raises the errors of `credit`, e.g. ValueError if it
+    uses other joint actions in a game of more than one turn.
     """
     update_key = key_for(key, UPDATE, number)
 

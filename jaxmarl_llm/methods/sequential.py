@@ -55,19 +55,21 @@ def in_order(
 ) -> tuple[Learners, dict[str, jax.Array]]:
     """`step.apply_update` once for each unit of `order(hparams, key)`, int32 [n], on the tokens of that unit alone.
 
-    Before each update, all behaviour log-probabilities are computed anew under the present weights, so that its ratio
-    starts at 1. Advantages are multiplied by M of their episode, which starts at 1. After the update of a unit,
+    `unit(batch)`, int32 [R, M], is the unit of each token: its turn (`by_turn`) or its seat (`by_seat`). Before each
+    update, all behaviour log-probabilities are computed anew under the present weights, so that its ratio starts at 1.
+    Advantages are multiplied by a weight w of their episode, which starts at 1. After the update of a unit,
 
-      M <- clip(M clip(r)), both clips to 1 - bound .. 1 + bound
+      w <- 1 + carry (clip(w clip(r)) - 1), both clips to 1 - bound .. 1 + bound
 
     r is the probability ratio, new to old policy, of the unit's tokens in that episode. It is the geometric mean over
-    these tokens, as in the release, or their `product`, as in the theory. `carry` 0 leaves M at 1; `carry` may be the
-    name of an hparam. M is kept by episode, so that no order of rows matters. With `within(batch)`, int [R, M] below
-    the game's turns, M is kept for each such step of an episode, as in HAPPO. With `idle_waits` a policy without tokens
-    in a unit keeps its weights and its optimiser's state; otherwise Adam's momentum moves it on.
+    these tokens, as in the release, or their `product`, as in the theory. `carry` 0 leaves w at 1; `carry` may be the
+    name of an hparam. The weight is kept by episode, so that no order of rows matters. With `within` it is kept by
+    episode and step, as in HAPPO: `within(batch)`, int32 [R, M], is each token's step, below the game's turns. With
+    `idle_waits` a policy without tokens in a unit keeps its weights and its optimiser's state; otherwise Adam's
+    momentum moves it on.
 
     Metrics are means over the units. `idle` is the share of units without tokens; `skipped` is a sum. `leaves` must be
-    False. Raises ValueError for an order that is no list of numbers.
+    False. Raises ValueError for an order that is no list of whole numbers.
 
     Hu et al., SeeUPO: Sequence-Level Agentic-RL with Convergence Guarantees (2026), https://arxiv.org/abs/2602.06554.
     The formula is from the release, which multiplies by row, and may have reordered rows in between. Kuba et al., Trust
@@ -125,7 +127,7 @@ def _check_order(units: jax.Array) -> jax.Array:
 
 
 def _read(multiplier: jax.Array, batch: Batch, within: Within) -> jax.Array:
-    """M of each token, [R, M] or [R, 1]."""
+    """The weight w of each token, [R, M] or [R, 1]."""
     return multiplier[batch.episode][:, None] if within is None else multiplier[batch.episode[:, None], within(batch)]
 
 

@@ -83,7 +83,10 @@ def seconds(
 
 
 def this_machine(devices: int) -> Accelerator:
-    """One of `devices` equal parts of this machine; measuring it takes a second or two."""
+    """The `Accelerator` of one of `devices` equal shares of this machine: its measured speeds, and RAM over `devices`.
+
+    It times a float32 matrix product and a read of memory, which takes a second or two.
+    """
     machine = Machine()
     machine.measure()
     whole = machine.products, machine.reading, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

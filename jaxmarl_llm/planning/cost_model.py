@@ -251,7 +251,10 @@ def bytes_moved(job: Job) -> dict[str, float]:
 
 
 def loops(job: Job) -> dict[str, float]:
-    """{end of a loop's path: most iterations} for the loops of a rollout; the first match counts."""
+    """{end of a while loop's path in the program's text: its most iterations}, for the loops of a rollout.
+
+    The first end that matches counts; "" matches all. Later prompts, PROMPT/while, have their mean over turns.
+    """
     blocks = lambda slots: -(-slots // BLOCK)
     return {
         f"{ROLLOUT}/while": job.turns,

@@ -114,10 +114,10 @@ def weighted_mean(x: Array, key: Array, num_keys: int, where: Array, weights: Ar
 
 
 def key_of(shape: tuple[int, ...], **indices: Index) -> Index:
-    """One integer key from named indices (values, number of possible values): int [*shape], and the number of keys.
+    """One integer key from named indices (values, number of possible values): (int [*shape], number of keys).
 
-    Values are broadcast to ``shape``, so they have its rank: group [B,1,1], turn [1,T,1], agent [1,1,A]. The last index
-    varies fastest. Raises ValueError for an index whose values do not fit.
+    Values have the rank of ``shape`` and are broadcast to it: group [B,1,1], turn [1,T,1], agent [1,1,A]. The last
+    index varies fastest. Raises ValueError for values whose shape does not fit; their range is not checked.
     """
     key, num_keys = jnp.zeros(shape, int), 1
     for name, (values, size) in indices.items():

@@ -169,7 +169,10 @@ def read_answer(text: str, tools: bool) -> Message:
 
 
 def trim_text(tokenizer: Tokenizer, number: int, messages: Sequence[Message]) -> str:
-    """The text of a message without the spaces at its edges that the template strips."""
+    """The text of message `number`, calls included, without the edge spaces that the template strips in its role.
+
+    `Trims.lead` stands in front if the template strips the start.
+    """
     trims, message, text = tokenizer.trims, messages[number], [messages[number].full_text]
     first = not any(before.role == "user" for before in messages[:number])
     start, end = {

@@ -87,7 +87,10 @@ def empty(config: Config, slots: int, capacity: int) -> Slots:
 
 
 def cache_bytes(config: Config, slots: int, context: int, spare: int) -> int:
-    """The bytes that caches take when a dialogue has filled its context; `spare` tokens are for a chunk past it."""
+    """Bytes of the KV caches of all `slots`, each with room for `context` + `spare` tokens.
+
+    The spare tokens are for a chunk that passes the end of the context.
+    """
     token = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
     return slots * (context + spare) * token * np.dtype(config.dtypes.cache).itemsize
 
@@ -173,7 +176,7 @@ def read(
 
 @partial(jax.jit, donate_argnums=0)
 def copy(slots: Slots, source: jax.Array, target: jax.Array) -> Slots:
-    """The slots with the cache of slot `source` in the slot `target`."""
+    """The slots after a copy of slot `source`, its keys, values and hidden state, into slot `target`."""
     return jax.tree.map(lambda x: x.at[target].set(x[source]), slots)
 
 

@@ -205,7 +205,10 @@ class Training:
             save_policies(self.trainer, state, i * len(self.program.seeds), arm_home / POLICIES)
 
     def step(self, number: int, state: dict) -> tuple[dict, dict[str, Any]]:
-        """Makes an update, and an evaluation every `eval_every` updates and after the last: (state, metrics)."""
+        """Runs update `number`, and an evaluation every `eval_every` updates and after the last: (state, metrics).
+
+        Metrics include the evaluation's means over games if there was one. Games are written every `games_every` updates.
+        """
         state, metrics = self.trainer.update(state, number)
         if number == 0:
             self.on_names({*metrics, *self.before})

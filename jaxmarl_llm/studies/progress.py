@@ -36,7 +36,7 @@ class Estimate:
         self._busy, self._timed = 0.0, 0  # seconds of all updates but the first of each program, and their number
 
     def begin(self, number: int) -> None:
-        """The program of that index begins."""
+        """Starts the clock of the program at index `number`, and ends that of the program before it."""
         now = self._clock()
         if self._done:
             self._ends.append(now - self._last)

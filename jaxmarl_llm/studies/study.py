@@ -72,7 +72,7 @@ class Study:
 
     @property
     def recipes(self) -> dict[str, Recipe]:
-        """The arms that train policies, including `extra`."""
+        """{arm: recipe} of the arms that train policies, from `arms` and `extra`; `Computed` arms are left out."""
         return {name: arm for name, arm in self.all_arms.items() if isinstance(arm, Recipe)}
 
     @property
@@ -81,7 +81,10 @@ class Study:
 
     @property
     def counts(self) -> dict[str, str]:
-        """{censored metric: the metric whose rise it counts}, where `derived` has a partial function that names it."""
+        """{censored metric: the metric whose rise it counts}, e.g. {"updates to 90%": "right"}.
+
+        The second is the keyword `metric` of a partial function in `derived`; metrics without one are left out.
+        """
         functions = {name: f for name, f in self.derived.items() if name in self.censored and isinstance(f, partial)}
         return {name: f.keywords["metric"] for name, f in functions.items() if "metric" in f.keywords}
 

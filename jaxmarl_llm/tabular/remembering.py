@@ -117,10 +117,11 @@ def draw_chances(key: jax.Array, number: int, *, coins: Number) -> jax.Array:
 
 
 def meetings(pairs: int, chances: jax.Array, told: jax.Array) -> Games:
-    """Games of learners 0 and 1: `pairs` games with each other, and in turn games with players of chances [n, 5].
+    """Line-ups of `pairs` games between learners 0 and 1, and of n games of a learner with a player of `chances`.
 
-    With `told`, a learner's memory starts with such a player's likelier answers (unknown at 0.5), and flag 1 means that
-    the other is a learner.
+    Player i, with probabilities of C float32 [5] in its situations, meets learner i % 2. If `told`, that learner's
+    memory starts with the player's likelier answers (unknown at 0.5), and flag 1 marks the games between learners.
+    Otherwise memories are empty and flags are 0.
     """
     seat, nobody = jnp.arange(len(chances)) % 2, jnp.full(len(chances), -1)
     learner = jnp.concatenate([jnp.tile(jnp.array([[0, 1]]), (pairs, 1)), jnp.stack([seat, nobody], 1)])

@@ -338,9 +338,10 @@ class SymbolTokenizer:
 
 
 def compile_phrases(tokenizer: Tokenizer, fields: Sequence[Sequence[str]]) -> Phrases:
-    """Tokens of all phrases; `fields` holds the phrases of each field of an observation.
+    """Token ids int32 [n, L] of the n phrases of all fields, in order, with their lengths and each field's offset.
 
-    Raises ValueError for a field without phrases.
+    `fields` lists the phrases of each field, e.g. of the rules or of the observation. Raises ValueError for a field
+    without phrases, and for a phrase that the tokenizer cannot encode.
     """
     for number, field in enumerate(fields):
         if not field:

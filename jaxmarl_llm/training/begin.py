@@ -91,8 +91,11 @@ def apply_updates(parts: Parts, run: step.Run, key: jax.Array, numbers: jax.Arra
 def train_stages(
     parts: Parts, recipe: Recipe, weights: dict[str, dict], key: jax.Array, stages: int = 1, state: Any = None
 ) -> dict[str, dict]:
-    """Weights of a recipe's tiny policies by learner, after each of `stages` equal parts of its updates: leaves
-    [stages, ...]. Training starts from `weights`. A given `state` replaces the estimator's initial state."""
+    """{learner: weights} of tiny policies after each of `stages` equal parts of a recipe's updates.
+
+    Leaves are [stages, ...]. Training starts from `weights`, {learner: tree}. `state` replaces the initial state from
+    the recipe's `init_state`. `stages` must divide the number of updates.
+    """
     recipe_parts = parts_of(parts, recipe)
     run = init_run(recipe_parts, key, weights)
     run = run if state is None else run.replace(state=state)

@@ -67,8 +67,10 @@ def examine(
 
 
 def rules_told(rollout: Rollout, told: jax.Array) -> dict[str, jax.Array]:
-    """By policy set, int32 [O]: the number of a prompt's tokens that are rules, from the phrases int32 [groups, A, K]
-    that the game's `prompt` gives."""
+    """{policy set: number of rules tokens in each of its O prompts, int32 [O]}, without the markers.
+
+    A prompt belongs to one group and seat. The game's `prompt` gives its phrases, `told` int32 [groups, A, K].
+    """
     rules = {}
     for name, layout in rollout.layouts.items():
         group, seat, _ = layout.assignments.T

@@ -70,7 +70,7 @@ class RunMap:
 
 
 def run_map(tiny: bool) -> RunMap:
-    """The map of the runs of tiny or of pretrained policies on this backend."""
+    """The `RunMap` of this backend: MANY runs of tiny policies at a time on a GPU or TPU, otherwise one at a time."""
     return RunMap(MANY if tiny and jax.default_backend() != "cpu" else 1, alone=not tiny)
 
 

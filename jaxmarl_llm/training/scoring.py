@@ -40,11 +40,12 @@ def score_policies(
 
 
 def scored_again(parts: Parts, name: str) -> bool:
-    """True if a policy set's tokens are scored again before the update, by the programs that train them.
+    """True if a learning policy set's tokens are scored again before the update, by the programs that train them.
 
-    In bfloat16, computation by token and by whole row differ by 0.03 of a log-probability on average, so that a clipped
-    loss would clip before the first step. In float32 the difference is 1e-5. Games that other weights played keep their
-    sampler's log-probabilities.
+    This holds in half precision or with an attention other than "plain", unless other weights play (`Parts.ahead`). In
+    bfloat16, log-probabilities by token and by whole row differ by 0.03 on average, so that a clipped loss would clip
+    before the first step. In float32 the difference is 1e-5. Games that other weights played keep their sampler's
+    log-probabilities.
     """
     config = parts.policy_sets[name].config
     if config is None or parts.ahead or name not in parts.learner_sets:

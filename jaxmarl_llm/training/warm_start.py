@@ -38,7 +38,7 @@ TINY_RATE, ADAPTER_RATE, FULL_RATE = 3e-3, 1e-3, 3e-5
 
 
 class Lessons(NamedTuple):
-    """Data for imitation."""
+    """Examples for imitation: `draw` makes them from games of scripts or a file of dialogues, `scorer` scores them."""
 
     scorer: Scorer
     draw: Callable[..., tuple[Rows, SampledTokens, jax.Array]]

@@ -34,7 +34,10 @@ def keep_memory(memory: Memory, *turn: Any) -> Memory:
 
 
 class Opponent(NamedTuple):
-    """The functions of one seat, of the state of the inner game; they are mapped over seats."""
+    """A scripted player: `begin` draws its memory, `act` chooses its move, `learn` updates the memory after a turn.
+
+    Each function is for one seat and runs under vmap; `state` is the inner game's.
+    """
 
     name: str
     begin: Callable[[jax.Array], Memory]  # (key) -> memory

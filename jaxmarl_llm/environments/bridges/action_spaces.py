@@ -33,7 +33,7 @@ def check_space(space: Any, agent: Any, readable: bool) -> None:
 
 
 def bounds(space: Any) -> tuple[Any, Any] | None:
-    """The least and the greatest numbers of a space of numbers, None for other spaces."""
+    """(low, high) of a space of numbers, both inclusive: scalars or arrays of its shape; None for other spaces."""
     if isinstance(space, spaces.Box):
         return space.low, space.high
     if isinstance(space, spaces.Discrete):

@@ -220,7 +220,10 @@ class Corpus:
         return self.nothing().replace(use=jnp.int32(LADDER))
 
     def stand_in(self, documents: jax.Array, question: Question, exists: jax.Array) -> Dealt:
-        """A deal of these documents; if it `exists` (bool), this question replaces an invalid proposal."""
+        """A deal of `documents` int32 [relations, keys] in which `question` replaces a proposal that fails the gate.
+
+        If `exists` (bool) is false there is no such question, and the game ends after a proposal that fails.
+        """
         return Dealt(jnp.where(exists, STANDS_IN, NOTHING).astype(jnp.int32), documents, question)
 
     def pose_question(self, documents: jax.Array, action: jax.Array) -> Question:

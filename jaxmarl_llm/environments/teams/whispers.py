@@ -91,7 +91,7 @@ class Whispers:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """The scripts say nothing. `correct` knows the word."""
+        """`random` names a random word; `correct` reads the word in the state and names it. Both say empty lines."""
         return {"random": random_player(self.view), "correct": lambda state, seat, key: self._last(seat) * state.word}
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[WhispersState, View]:

@@ -81,7 +81,7 @@ def outcome(game: Herd, level: jax.Array) -> dict[str, jax.Array]:
 
 
 def place(game: Herd, belief: jax.Array) -> jax.Array:
-    """The index of a belief among `beliefs`."""
+    """Indices int32 [...] in `beliefs` of beliefs int32 [...]; a belief outside the list is not detected."""
     return belief - int(beliefs(game)[0])
 
 

@@ -64,7 +64,10 @@ def read_lines(folder: Path, study: str) -> dict[str, str]:
 
 
 def axis_of(line: str, measured: Iterable[float]) -> Axis:
-    """The facts in the line about a metric, whose measured values decide whether a stated range can be true."""
+    """The `Axis` that a metric's line in about.toml states, e.g. "success, 0 to 1, higher is better".
+
+    A stated range or limit that a value of `measured` leaves is ignored.
+    """
     values = list(measured)
     smallest, largest = min(values, default=0.0), max(values, default=0.0)
     spans = [(float(a), float(b)) for a, b in RANGE.findall(line)]

@@ -143,7 +143,7 @@ def frozen_state(results: Mapping[str, Any], folder: Path) -> str:
 
 
 def read_freeze(folder: Path) -> dict[str, Any]:
-    """The latest freeze of a study; empty without one."""
+    """A study's latest freeze, the content of frozen.json in its folder of results; {} without the file."""
     file = folder / frozen.FILE
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
@@ -201,7 +201,7 @@ OUTCOMES = {"holds": "held", "contradicted": "contradicted", "not shown": "not s
 
 
 def check_list(results: Mapping[str, Any]) -> str:
-    """A line for each check."""
+    """A Markdown list of the checks: yes or no for the mean over seeds, then the number of seeds that pass alone."""
     lines = []
     for check in checks_of(results):
         kept, seeds, every = passes(check, results)
