@@ -207,7 +207,8 @@ class Training:
     def step(self, number: int, state: dict) -> tuple[dict, dict[str, Any]]:
         """Runs update `number`, and an evaluation every `eval_every` updates and after the last: (state, metrics).
 
-        Metrics include the evaluation's means over games if there was one. Games are written every `games_every` updates.
+        Metrics include the evaluation's means over games if there was one. Games are written every `games_every`
+        updates.
         """
         state, metrics = self.trainer.update(state, number)
         if number == 0:

@@ -20,7 +20,7 @@ def leave_out(trajectory: Trajectory) -> tuple[Trajectory, dict[str, jax.Array]]
     """(games, metrics); the games are without acts, rewards and trained tokens of episodes with a reward that is not
     finite or too large. If all episodes have such a reward, nothing is removed, so that the whole update is skipped.
 
-    Metrics are int32 scalars; `left_out` counts the episodes that are. The place of the first such reward is `left_out/episode`,
+    Metrics are int32 scalars; `left_out` counts the episodes. The place of the first such reward is `left_out/episode`,
     /turn and /seat, -1 without one. Metric /speaker is the seat that was paid if it acted in that turn, otherwise the
     first that acted; /action is its action.
     """
