@@ -15,11 +15,13 @@ import pytest
 from jaxmarl_llm.environments.teams.team_signals import SixTurns
 from jaxmarl_llm.keys import SHUFFLE, key_for
 from jaxmarl_llm.methods.sequential import by_seat, by_turn, in_order
+from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import step
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.scoring import score_policies
+from jaxmarl_llm.training.setup import TINY_BASE, Model
 from jaxmarl_llm.training.trainer import Trainer
 
 RECIPE = Recipe(
@@ -160,6 +162,31 @@ def test_one_unit_of_everything_and_seats_without_a_multiplier_are_the_plain_upd
     ordered = jax.jit(lambda: in_order(PARTS, run.learners, HPARAMS, batches, KEY, {}, **given)[0].weights)()
     plain = jax.jit(lambda: step.apply_update(PARTS, run.learners, HPARAMS, batches, KEY, {})[0].weights)()
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), ordered, plain)
+
+
+@pytest.mark.long
+def test_an_adapter_waits_though_its_policy_set_learns():
+    """Seat 0 alone has its turn. The other seat's adapter, of the same base, has momentum from an update of both."""
+    models = dict.fromkeys("ab", Model(TINY_BASE, Lora(2, 4.0)))
+    trainer = Trainer(RECIPE, [RECIPE.all_hparams], [3], models)
+    assert len(trainer.policy_sets) == 1
+    run, batches = trainer.sample_batch(3)
+    order = {"order": lambda hparams, key: jnp.zeros(1, int), "unit": by_seat, "carry": 0.0}
+
+    @jax.jit
+    def ends(base):
+        moving, _ = step.apply_update(trainer.parts, run.learners, HPARAMS, batches, KEY, base)
+        waits = [in_order(trainer.parts, moving, HPARAMS, batches, KEY, base, **order, idle_waits=x)[0] for x in (0, 1)]
+        return moving, *waits
+
+    moving, moved, waited = jax.device_get(ends(trainer.base))
+    for kind in ("weights", "optimiser"):
+        before, other, same = (getattr(learners, kind) for learners in (moving, moved, waited))
+        jax.tree.map(np.testing.assert_array_equal, same["b"], before["b"])
+        jax.tree.map(np.testing.assert_array_equal, same["a"], other["a"])
+    changes = [jax.tree.map(lambda a, b: abs(a - b).max(), x.weights, moving.weights) for x in (moved, waited)]
+    (a, b), (a_waiting, _) = ([max(jax.tree.leaves(change[name])) for name in "ab"] for change in changes)
+    assert min(a, b, a_waiting) > 1e-4
 
 
 @pytest.mark.long
