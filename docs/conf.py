@@ -3,12 +3,16 @@
 import gc
 import os
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT)]
 # before jax: the table of meshes needs devices, and the games compile more than they compute
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0")
+FLAGS = {"xla_force_host_platform_device_count": 8, "xla_backend_optimization_level": 0}
+if version("jaxlib").startswith("0.10."):  # a later jaxlib may not know these flags, and would end the process
+    FLAGS |= {"xla_cpu_use_fusion_emitters": "false", "xla_cpu_parallel_codegen_split_count": 1}
+os.environ.setdefault("XLA_FLAGS", " ".join(f"--{flag}={value}" for flag, value in FLAGS.items()))
 
 gc.disable()  # the trees of 500 pages live on: to walk over them takes a sixth of the time
 import docstrings  # noqa: E402

@@ -18,7 +18,7 @@ gc.set_threshold(200_000, 50, 100)  # a program is traced into millions of short
 os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
 # Workers and subprocesses share compiled programs.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "xla"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
