@@ -19,7 +19,7 @@ from jaxmarl_llm.methods.generations import evolving, first_generation, imitatio
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import begin, step
 from jaxmarl_llm.training.estimator import estimator
-from jaxmarl_llm.training.recipe import Recipe, no_state
+from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.records import Arranged
 from jaxmarl_llm.training.trainer import Trainer
 
@@ -102,6 +102,12 @@ def test_merged_policies_are_the_base_and_shares_of_what_each_learnt():
     np.testing.assert_allclose(mean["w"], WEIGHTS["w"].mean(0), rtol=1e-6)
 
 
+def earned(episodes):
+    """The sum of rewards of each of four groups and seat."""
+    reward = episodes.reward.sum((1, 3))  # [B, 2]
+    return {f"earned/{g}/{seat}": (reward[:, seat] * (episodes.group == g)).sum() for g in range(4) for seat in (0, 1)}
+
+
 @pytest.mark.long
 def test_learners_of_a_recipe_evolve_by_what_they_earned():
     """Four learners play each other in pairs; every second update the better half survives."""
@@ -113,24 +119,19 @@ def test_learners_of_a_recipe_evolve_by_what_they_earned():
         step=partial(evolving, every=2, survivors=2),
         init_state=first_generation,
         hparams={"noise": 0.0, "learning_rate": 0.0},
+        measure=earned,
         budget=1,
         groups=4,
         group_size=4,
     )
     trainer = Trainer(recipe, [recipe.all_hparams], [0])
-    standard = replace(recipe, step=None, init_state=no_state)
-    plain = Trainer(standard, [recipe.all_hparams], [0])
     state, total = trainer.init(), np.zeros(4)
     for number in range(2):
         before = jax.device_get(state)
-        trajectory, _, _ = plain.replay_update(state.replace(state=()), number)
-        reward = np.asarray(trajectory.episodes.reward)
-        earned = reward.reshape(-1, *reward.shape[-3:]).sum((1, 3))  # [B, 2]
-        group = np.asarray(trajectory.episodes.group).ravel()
+        state, metrics = trainer.update(state, number)
         for seat in range(2):
             for g in range(4):
-                total[names.index(pairs[g][seat])] += earned[group == g, seat].sum()
-        state, metrics = trainer.update(state, number)
+                total[names.index(pairs[g][seat])] += metrics[f"earned/{g}/{seat}"][0]
         if number == 0:
             assert [int(metrics[f"parent/{name}"][0]) for name in names] == [0, 1, 2, 3]
             np.testing.assert_allclose(np.asarray(state.state.total)[0], total, rtol=1e-5)
