@@ -150,7 +150,7 @@ def main(settings: Settings, console: Console) -> None:
         other: Player = partial(play_script, settings.against)
     else:
         check_source(settings.against, game.scripts)
-        if note := note_game(settings.against, game):
+        if note := note_game(str(settings.adapter or settings.against), game):
             console.print(escape(note), soft_wrap=True)
         try:
             other = load_player(game, settings.against, settings.adapter, settings.words)

@@ -99,6 +99,7 @@ def test_the_sentence_says_who_earns_more(scripts):
     assert said == f"honest earns {size} points a game more than random over 6000 games, both seats."
     turned = result | {"difference": (-mean, -high, -low)}
     assert sentence(prepared, turned) == said.replace("more", "less")
+    assert " earns 0 [-3, 3] points" in sentence(prepared, result | {"difference": (0.0, -3.0, 3.0)})
     unclear = sentence(prepared, result | {"difference": (0.1, -0.2, 0.4)})
     assert "0.1 [-0.2, 0.4] points a game more" in unclear and unclear.endswith("no clear difference.")
 

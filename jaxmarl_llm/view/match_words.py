@@ -36,9 +36,9 @@ def sentence(names: Sequence[str], game: Any, result: dict[str, Any]) -> str:
         second = "itself"
     if mean == low == high == 0:
         return f"{first} and {second} earn the same, {interval(result['first']['points'])} {unit} a game over {over}."
-    size = interval((mean, low, high) if mean > 0 else (-mean, -high, -low))
+    size = interval((mean, low, high) if mean >= 0 else (-mean, -high, -low))
     clear = "" if low * high > 0 else ": no clear difference"
-    return f"{first} earns {size} {unit} a game {'more' if mean > 0 else 'less'} than {second} over {over}{clear}."
+    return f"{first} earns {size} {unit} a game {'more' if mean >= 0 else 'less'} than {second} over {over}{clear}."
 
 
 def rows(game: Any, result: dict[str, Any], known: dict[str, Any] | None) -> Iterator[tuple[str, list[str]]]:
