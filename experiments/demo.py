@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import tyro
 from rich.console import Console
 from rich.markup import escape
 
@@ -27,6 +26,7 @@ from jaxmarl_llm.studies.cli import execute
 from jaxmarl_llm.studies.registry import Entry
 from jaxmarl_llm.studies.settings import Settings
 from jaxmarl_llm.studies.study import Study
+from jaxmarl_llm.text.arguments import read_arguments
 from jaxmarl_llm.text.plots import plot
 
 ARM, MODEL = "naive", "smollm2"
@@ -102,5 +102,5 @@ def tell(out: Path, seed: int, updates: int) -> str:
 def command(package: str, arguments: Sequence[str]) -> None:
     """The command `demo` of a package of studies."""
     description = "\n\n".join(part for part in str(__doc__).split("\n\n") if not part.startswith("python"))
-    options = tyro.cli(Options, args=list(arguments), prog=f"python -m {package} demo", description=description)
+    options = read_arguments(Options, f"python -m {package} demo", description, arguments)
     execute(lambda stop, console: run(options, stop, console))

@@ -9,10 +9,7 @@ policies. A share of the questions is held out, and answered before and after tr
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import re
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,6 +35,8 @@ from jaxmarl_llm.studies.pages.format import count
 from jaxmarl_llm.studies.registry import Entry
 from jaxmarl_llm.studies.settings import Settings
 from jaxmarl_llm.studies.study import Paper, Study
+from jaxmarl_llm.text.arguments import read_arguments
+from jaxmarl_llm.text.own_code import import_object
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.host_games import held_out
 from jaxmarl_llm.training.recipe import Recipe, component_returns, mean_return
@@ -92,17 +91,7 @@ def reward_of(word: str) -> tuple[str, Reward, str]:
         return name or kind, Pattern(rest), ""
     if not re.fullmatch(r"[\w.]+:\w+", spec):
         raise ValueError(f"--reward takes {KINDS}, or NAME= before one of these: got {word!r}.")
-    sys.path[:0] = [""] * ("" not in sys.path and str(Path.cwd()) not in sys.path)
-    try:
-        module = importlib.import_module(kind)
-    except Exception as error:  # the file is anybody's code
-        raise ValueError(
-            f"The module {kind} of --reward cannot be imported: {type(error).__name__}: {error}."
-        ) from error
-    if not hasattr(module, rest):
-        near = difflib.get_close_matches(rest, vars(module), n=1)
-        raise ValueError(f"The module {kind} has no {rest}." + (f" Did you mean {near[0]}?" if near else ""))
-    return name or rest, getattr(module, rest), kind
+    return name or rest, import_object(spec, "--reward"), kind
 
 
 def study_of(options: Options) -> Entry:
@@ -184,10 +173,6 @@ def compare(settings: Settings, out: Path, study: Study) -> str:
 
 def command(package: str, arguments: Sequence[str]) -> None:
     """The command `prompts` of a package of studies."""
-    options = tyro.cli(
-        Options,
-        args=list(arguments),
-        prog=f"python -m {package} prompts",
-        description="\n\n".join(part for part in str(__doc__).split("\n\n") if not part.startswith("python")),
-    )
+    about = "\n\n".join(part for part in str(__doc__).split("\n\n") if not part.startswith("python"))
+    options = read_arguments(Options, f"python -m {package} prompts", about, arguments)
     execute(lambda stop, console: run(options, stop, console))

@@ -13,7 +13,7 @@ import json
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,33 +35,34 @@ from jaxmarl_llm.evaluation.matches import OUTCOMES, cooperation_after, head_to_
 from jaxmarl_llm.evaluation.statistics import student_interval
 from jaxmarl_llm.keys import DEAL, EVALUATE, batch_keys, key_for
 from jaxmarl_llm.models import loading
-from jaxmarl_llm.rollout.policy_files import budgets, load_players
+from jaxmarl_llm.rollout.policy_files import budgets, check_source, load_players, note_game
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Trajectory
-from jaxmarl_llm.text.console import help_of, lasting
-from jaxmarl_llm.text.refusals import suggest
+from jaxmarl_llm.text.arguments import read_arguments
+from jaxmarl_llm.text.console import lasting
+from jaxmarl_llm.text.refusals import check_new
 from jaxmarl_llm.text.visible import visible
 from jaxmarl_llm.training import examine
-from jaxmarl_llm.view import page, records
+from jaxmarl_llm.view import match_words, page, records
 
 TINY, AT_ONCE = 64, {True: 512, False: 16}  # the width of a small policy; games at once of small and other policies
 HISTORIES = 20_000  # the largest tree that is solved
 FORWARDS = 5e9  # information sets times parameters of a policy that becomes a table
 RESULT, SHOWN = "match.json", 16  # games of the page
-Interval = tuple[float, float, float]  # mean, low, high
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    game: tyro.conf.Positional[str]
-    """Name of the game, or with other settings NAME:FIELD=VALUE,..., e.g. prisoners_dilemma:rounds=10."""
-    policy: tyro.conf.Positional[str]
+    game: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="GAME")]
+    """Name of the game, or MODULE:CLASS of your own; with other settings NAME:FIELD=VALUE,..., e.g.
+    prisoners_dilemma:rounds=10."""
+    policy: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PLAYER")]
     """The first player: a scripted player of the game, a policy or a model.
 
     A policy is a directory under a run's `policies` or an adapter in PEFT's format. A model is a name
     (smollm2, qwen3-0.6b), a directory or a hub id."""
-    against: str
+    against: Annotated[str, tyro.conf.arg(metavar="PLAYER")]
     """The second player, of the same kinds. In games of more than two seats it takes all other seats."""
     games: int = 200
     """Games, an equal number in each seat; rounded up to a multiple of the seats."""
@@ -117,7 +118,13 @@ class Played(NamedTuple):
 
 
 def prepare(settings: Settings) -> Match:
-    """Loads the players. Raises ValueError for a game, player or number that cannot be, before anything compiles."""
+    """Loads the players.
+
+    Raises ValueError for a game, player or number that cannot be, and for an `out` with files, before anything
+    compiles.
+    """
+    if settings.out:
+        check_new(settings.out)
     game = make_game(settings.game)
     for name, low, high in (
         ("games", 1, 2**24),
@@ -129,17 +136,15 @@ def prepare(settings: Settings) -> Match:
             raise ValueError(f"{name} must be from {low} to {high}, got {value}.")
     if game.agents == 1:
         raise ValueError(f"{settings.game} has one seat: there is nobody to play against.")
-    out = settings.out
-    if out and out.exists() and not (out / RESULT).exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise ValueError(f"{out} holds other files than a match's: name a new directory.")
     sources = settings.policy, settings.against
     names = label(sources, game.scripts)
     policies = {name: source for name, source in zip(names, sources, strict=True) if source not in game.scripts}
+    for source in policies.values():
+        check_source(source, game.scripts)
     try:
         policy_sets, weights = load_players(policies, game)
     except ValueError as error:
-        near = "".join(suggest(source, game.scripts) for source in policies.values())
-        raise ValueError(f"{error} {near}Scripted players of this game: {', '.join(game.scripts)}.") from error
+        raise ValueError(f"{error} Scripted players of this game: {', '.join(game.scripts)}.") from error
     needs = [budgets(game, policies.tokenizer, settings.words) for policies in policy_sets.values()]
     budget = np.max([np.ones(len(game.grammars), int), *needs], 0)
     for policies_of in policy_sets.values():
@@ -176,10 +181,9 @@ def play(match: Match, settings: Settings, console: Console) -> tuple[Played, Ro
         number = np.repeat(np.arange(batch * deals, (batch + 1) * deals, dtype=np.int32), agents)
         return key_for(seed, EVALUATE, batch), deals_of(settings.seed, number)
 
-    began, parts = time.monotonic(), []
-    with console.status(f"compiling the game for {deals * agents} games at once"):
+    parts = []
+    with compiling.announce(f"compiling the game for {deals * agents} games at once"):
         compiled = program.lower(match.weights, *batch_input(0)).compile()
-    console.print(f"compiled in {time.monotonic() - began:.0f} s")
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     first: Trajectory | None = None
     with Progress(
@@ -265,65 +269,15 @@ def summarise(match: Match, played: Played) -> dict[str, Any]:
     return result
 
 
-def number(x: float) -> str:
-    return f"{x:.3g}" if abs(x) < 1000 else f"{x:.0f}"
-
-
-def interval(values: Interval) -> str:
-    """`mean [low, high]`, the mean alone without an interval."""
-    mean, low, high = values
-    return number(mean) if np.isnan(low) or low == high else f"{number(mean)} [{number(low)}, {number(high)}]"
-
-
-def unit_of(game: Any) -> str:
-    """The unit of a game's scores: the name of its only component if that ends in "s", otherwise "points"."""
-    plural = len(game.components) == 1 and game.components[0].endswith("s")
-    return game.components[0] if plural else "points"
-
-
-def sentence(match: Match, result: dict[str, Any]) -> str:
-    """The result in one sentence."""
-    first, second = match.names
-    unit = unit_of(match.game)
-    over = f"{result['games']} games, {'both' if match.game.agents == 2 else 'all'} seats"
-    mean, low, high = result["difference"]
-    if first == second:
-        second = "itself"
-    if mean == low == high == 0:
-        return f"{first} and {second} earn the same, {interval(result['first']['points'])} {unit} a game over {over}."
-    size = interval((mean, low, high) if mean > 0 else (-mean, -high, -low))
-    clear = "" if low * high > 0 else ": no clear difference"
-    return f"{first} earns {size} {unit} a game {'more' if mean > 0 else 'less'} than {second} over {over}{clear}."
-
-
 def table(match: Match, result: dict[str, Any], known: dict[str, Any] | None) -> Table:
     """The results of both players, a row a value."""
     clean = lambda text: escape(visible(text))
-    rows = Table(box=None, pad_edge=False)
+    shown = Table(box=None, pad_edge=False)
     for title in ("a game", *(f"{name} ({which})" for name, which in zip(match.names, ("A", "B"), strict=True))):
-        rows.add_column(clean(title), overflow="fold")
-    both = result["first"], result["second"]
-    unit = unit_of(match.game)
-    put = lambda title, cells: rows.add_row(clean(title), *cells)
-    put(f"{unit} [95%]", [interval(x["points"]) for x in both])
-    if known:
-        put("  exact, all deals", [number(x) for x in known["points"]])
-    for seat in result["first"]["by_seat"]:
-        put(f"{unit}, A in seat {seat}", [interval(x["by_seat"][seat]["points"]) for x in both])
-        if known:
-            put("  exact, all deals", [number(x) for x in known["by_seat"][seat]])
-    for case in ("win", "draw", "loss"):
-        put(case, [interval(x[case]) for x in both])
-    for seat in result["first"]["by_seat"]:
-        put(f"win, A in seat {seat}", [interval(x["by_seat"][seat]["win"]) for x in both])
-    for name, cells in result["means"].items():
-        put(name, [interval(x) for x in cells])
-    for case, cells in result.get("cooperation", {}).items():
-        title = "cooperates at first" if case == "first" else f"cooperates after {case} (own move, other's)"
-        put(title, ["never met" if not n else f"{number(x)} of {n}" for x, n in cells])
-    if known:
-        put("NashConv, in all seats", [number(x) for x in known["nash_conv"]])
-    return rows
+        shown.add_column(clean(title), overflow="fold")
+    for title, cells in match_words.rows(match.game, result, known):
+        shown.add_row(clean(title), *cells)
+    return shown
 
 
 def save(match: Match, settings: Settings, result: dict[str, Any], rollout: Rollout, first: Trajectory) -> None:
@@ -355,14 +309,19 @@ def save(match: Match, settings: Settings, result: dict[str, Any], rollout: Roll
 def main(settings: Settings, console: Console) -> None:
     """Plays a match. Raises ValueError for a game, a player or a number that cannot be."""
     match = prepare(settings)
+    for source in dict.fromkeys((settings.policy, settings.against)):
+        if source not in match.game.scripts and (note := note_game(source, match.game)):
+            console.print(escape(note), soft_wrap=True)
     played, rollout, first = play(match, settings, console)
     result, known, without = summarise(match, played), None, ""
-    with console.status("solving the game"):
+    with compiling.announce("solving the game"):
         try:
             known = exact(match)
         except ValueError as error:
             without = str(error)
-    console.print(f"\n[bold]{escape(visible(sentence(match, result)))}[/]\n", soft_wrap=True)
+    console.print(
+        f"\n[bold]{escape(visible(match_words.sentence(match.names, match.game, result)))}[/]\n", soft_wrap=True
+    )
     console.print(table(match, result, known))
     console.print(
         escape(
@@ -371,13 +330,14 @@ def main(settings: Settings, console: Console) -> None:
         )
     )
     if settings.out:
-        save(match, settings, result | ({"exact": known} if known else {}), rollout, first)
+        with compiling.announce("writing the page of games"):
+            save(match, settings, result | ({"exact": known} if known else {}), rollout, first)
         console.print(f"Games to look at: {escape(str(settings.out / page.PAGE))}", soft_wrap=True)
 
 
 def command() -> None:
     """The command line."""
-    settings = tyro.cli(Settings, description=help_of(str(__doc__)))
+    settings = read_arguments(Settings, "python -m jaxmarl_llm.match", str(__doc__))
 
     def start() -> None:
         loading.keep_programs()

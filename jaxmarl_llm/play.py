@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from weakref import WeakKeyDictionary
 
 import jax
@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from jaxmarl_llm.devices import surroundings
-from jaxmarl_llm.environments import make_game
+from jaxmarl_llm.environments import REGISTRY, make_game
 from jaxmarl_llm.environments.bridges.table import Table, parse, possible
 from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.keys import SAY, SCRIPT, key_for
@@ -32,8 +32,9 @@ from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.rollout import decode, dialogue
 from jaxmarl_llm.rollout.policy import PLAIN, allowed
 from jaxmarl_llm.rollout.policy_files import budgets as answer_budgets
-from jaxmarl_llm.rollout.policy_files import check_texts, load_policy
-from jaxmarl_llm.text.console import help_of, lasting
+from jaxmarl_llm.rollout.policy_files import check_source, check_texts, load_policy, note_game
+from jaxmarl_llm.text.arguments import read_arguments
+from jaxmarl_llm.text.console import lasting
 from jaxmarl_llm.text.grammar import Free, lift
 from jaxmarl_llm.text.tokenizers import speller
 from jaxmarl_llm.text.visible import visible
@@ -43,11 +44,12 @@ Player = Callable[[Any, "Table", int], tuple[int, str]]  # (state, table, seat) 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    game: tyro.conf.Positional[str]
-    """Name of the game, or with other settings NAME:FIELD=VALUE,..., e.g. prisoners_dilemma:rounds=10."""
+    game: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="GAME")]
+    """Name of the game, or MODULE:CLASS of your own; with other settings NAME:FIELD=VALUE,..., e.g.
+    prisoners_dilemma:rounds=10."""
     seat: int = 0
     """Your seat; -1: you watch."""
-    against: str = "random"
+    against: Annotated[str, tyro.conf.arg(metavar="PLAYER")] = "random"
     """The player in the other seats: a scripted player of the game, a policy or a model.
 
     A policy is a directory under a run's `policies`, a model is a name (smollm2,
@@ -147,6 +149,9 @@ def main(settings: Settings, console: Console) -> None:
             raise ValueError("An adapter is put on a model, and the other seats are scripted.")
         other: Player = partial(play_script, settings.against)
     else:
+        check_source(settings.against, game.scripts)
+        if note := note_game(str(settings.adapter or settings.against), game):
+            console.print(escape(note), soft_wrap=True)
         try:
             other = load_player(game, settings.against, settings.adapter, settings.words)
         except ValueError as error:
@@ -203,8 +208,12 @@ def _show_result(settings: Settings, console: Console, table: Table) -> None:
 
 
 def command() -> None:
-    """The command line."""
-    settings = tyro.cli(Settings, description=help_of(str(__doc__)))
+    """The command line; without words it lists the games."""
+    if not sys.argv[1:]:
+        games = f"Games: {', '.join(sorted(REGISTRY))}."
+        print(f"{games}\nPlay one with `python -m jaxmarl_llm.play NAME`, one of your own by MODULE:CLASS.")
+        return
+    settings = read_arguments(Settings, "python -m jaxmarl_llm.play", str(__doc__))
 
     def start() -> None:
         try:

@@ -25,13 +25,14 @@ import tyro
 from jaxmarl_llm.devices import surroundings
 from jaxmarl_llm.models import loading, lora, peft_files
 from jaxmarl_llm.models.lora import Lora
-from jaxmarl_llm.rollout.policy_files import ADAPTER, load_policy
+from jaxmarl_llm.rollout.policy_files import ADAPTER, load_policy, policies_below
 from jaxmarl_llm.rollout.team import PolicySet
 from jaxmarl_llm.serving.dialogues import Dialogues, Message
 from jaxmarl_llm.serving.engine import CHUNK, Engine
 from jaxmarl_llm.serving.service import Served, Service
 from jaxmarl_llm.serving.slots import cache_bytes
-from jaxmarl_llm.text.console import help_of, lasting
+from jaxmarl_llm.text.arguments import read_arguments
+from jaxmarl_llm.text.console import lasting
 from jaxmarl_llm.text.refusals import read_json
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 
@@ -40,7 +41,7 @@ MOST_CONNECTIONS = 4_000
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    source: tyro.conf.Positional[str]
+    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
     """A model (smollm2, qwen3-0.6b, a directory, a hub id), a run directory, or a directory under a run's
     `policies`."""
     adapters: tuple[str, ...] = ()
@@ -93,9 +94,7 @@ def directories(settings: Settings) -> tuple[dict[str, str], dict[str, dict[str,
     if (path / ADAPTER).is_file():
         policies = [(path.resolve().name, path)]
     else:
-        homes = sorted(path.rglob("policies/*")) or sorted(path.iterdir())  # a run, or `save_policies`
-        homes = [home for home in homes if any((home / name).is_file() for name in ("config.json", ADAPTER))]
-        if not homes:
+        if not (homes := policies_below(path)):
             raise ValueError(f"{path} is no model and holds no policies: a run writes them when it ends.")
         names = [home.name for home in homes]
         policies = [
@@ -264,7 +263,7 @@ def _web_server() -> Any:
 
 def command() -> None:
     """The command line."""
-    settings = tyro.cli(Settings, description=help_of(str(__doc__)))
+    settings = read_arguments(Settings, "python -m jaxmarl_llm.serve", str(__doc__))
 
     def start() -> None:
         loading.keep_programs()

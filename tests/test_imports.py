@@ -37,7 +37,7 @@ ROOMS: dict[str, set[str]] = {
     "match": {"keys", "devices", "text", "environments", "models", "rollout", "training", "evaluation", "view"},
 }
 COMMANDS = tuple(f"jaxmarl_llm/{name}.py" for name in ("planning/plan", "play", "serve", "match"))
-TERMINAL = ("jaxmarl_llm/studies/", *COMMANDS)
+TERMINAL = ("jaxmarl_llm/studies/", "jaxmarl_llm/text/arguments.py", *COMMANDS)
 
 
 def imports(tree: ast.Module) -> set[str]:

@@ -17,6 +17,7 @@ from jaxmarl_llm import match
 from jaxmarl_llm.environments.classic.board_games import TicTacToe
 from jaxmarl_llm.environments.classic.card_games import KuhnPoker
 from jaxmarl_llm.match import Settings
+from jaxmarl_llm.view import match_words
 from tests.support.saved_policies import adapter_on, small_model, tiny_policy
 
 
@@ -24,6 +25,10 @@ def play(*sources: str, game: str = "kuhn_poker", **settings) -> tuple[match.Mat
     given = Settings(game, *sources, **settings)
     prepared = match.prepare(given)
     return prepared, match.play(prepared, given, Console(quiet=True))[0]
+
+
+def sentence(prepared: match.Match, result: dict) -> str:
+    return match_words.sentence(prepared.names, prepared.game, result)
 
 
 @pytest.fixture
@@ -69,7 +74,7 @@ def test_both_players_meet_the_same_deals_in_both_seats():
     np.testing.assert_array_equal(mine, -theirs)
     result = match.summarise(prepared, played)
     assert result["difference"] == (0, 0, 0)
-    assert match.sentence(prepared, result).startswith("always_bet and itself earn the same, 0")
+    assert sentence(prepared, result).startswith("always_bet and itself earn the same, 0")
 
 
 def test_games_earn_what_the_tree_says(scripts):
@@ -89,12 +94,13 @@ def test_the_sentence_says_who_earns_more(scripts):
     mean, low, high = result["difference"]
     per_deal = np.array([played.reward[i, i % 2, 0] - played.reward[i, 1 - i % 2, 0] for i in range(6000)])
     assert mean == pytest.approx(per_deal.mean()) and low < mean < high
-    said = match.sentence(prepared, result)
-    size = match.interval((mean, low, high))
+    said = sentence(prepared, result)
+    size = match_words.interval((mean, low, high))
     assert said == f"honest earns {size} points a game more than random over 6000 games, both seats."
     turned = result | {"difference": (-mean, -high, -low)}
-    assert match.sentence(prepared, turned) == said.replace("more", "less")
-    unclear = match.sentence(prepared, result | {"difference": (0.1, -0.2, 0.4)})
+    assert sentence(prepared, turned) == said.replace("more", "less")
+    assert " earns 0 [-3, 3] points" in sentence(prepared, result | {"difference": (0.0, -3.0, 3.0)})
+    unclear = sentence(prepared, result | {"difference": (0.1, -0.2, 0.4)})
     assert "0.1 [-0.2, 0.4] points a game more" in unclear and unclear.endswith("no clear difference.")
 
 
@@ -104,15 +110,27 @@ def test_the_sentence_says_who_earns_more(scripts):
         (("go", "a", "--against", "b"), "No game is called 'go'"),
         (("stairs", "random", "--against", "correct"), "stairs has one seat: there is nobody to play against"),
         (("kuhn_poker", "honest", "--against", "nobody"), "Scripted players of this game: random, equilibrium"),
-        (("kuhn_poker", "honest", "--against", "rando"), "Did you mean random? Scripted players of this game"),
+        (("kuhn_poker", "honest", "--against", "rando"), "'rando'. Did you mean random? Scripted players of this game"),
+        (
+            ("kuhn_poker", "runs/none/policies/me", "--against", "random"),
+            "There is no directory 'runs/none/policies/me'",
+        ),
+        (
+            ("kuhn_poker", "{home}/a", "--against", "random"),
+            "is no policy and no model: below it are {home}/a/policies/me",
+        ),
         (("kuhn_poker", "honest", "--against", "random", "--games", "0"), "games must be from 1"),
         (("kuhn_poker", "{home}/other", "--against", "random"), "a tiny policy of another game"),
-        (("kuhn_poker", "honest", "--against", "random", "--out", "{home}"), "holds other files than a match's"),
+        (
+            ("kuhn_poker", "honest", "--against", "random", "--out", "{home}"),
+            "holds files already, which --out would overwrite: name a new directory",
+        ),
     ],
 )
 def test_a_match_that_cannot_be_is_one_sentence(arguments, says, command, home):
     code, _, error = command(*(x.format(home=home) for x in arguments))
-    assert code == 2 and says in error and "Traceback" not in error
+    assert code == 2 and says.format(home=home) in error and "Traceback" not in error
+    assert ("Unknown model" in error) == ("nobody" in arguments)
 
 
 def test_players_are_called_by_what_differs(home):
@@ -130,6 +148,35 @@ def test_adapters_of_a_base_and_tiny_policies_have_their_sets(home):
     assert len({x.tokenizer.vocab_size for x in prepared.policy_sets.values()}) == 2
     both = match.prepare(Settings("kuhn_poker", str(home / "model"), str(home / "adapter")))
     assert both.weights["model"]["params"] is both.weights["adapter"]["params"]  # a base is read once
+
+
+def test_a_match_is_not_overwritten(command, tmp_path):
+    arguments = (
+        "prisoners_dilemma",
+        "tit_for_tat",
+        "--against",
+        "always_defect",
+        "--games",
+        "40",
+        "--out",
+        str(tmp_path),
+    )
+    code, said, _ = command(*arguments)
+    assert code == 0
+    rows = {line.split("  ")[0]: line.split()[-8:] for line in said.splitlines() if line.startswith("cooperates")}
+    assert rows["cooperates at first"] == ["40", "of", "40", "rounds", "0", "of", "40", "rounds"]
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    code, _, error = command(*arguments)
+    assert code == 2 and error == (
+        f"error: {tmp_path} holds files already, which --out would overwrite: name a new directory.\n"
+    )
+    assert before == {file: file.read_bytes() for file in tmp_path.iterdir()} and before
+
+
+def test_a_share_of_rounds_is_a_count():
+    assert match_words.count_of(1, 40) == "40 of 40 rounds"
+    assert match_words.count_of(4 / 9, 9) == "4 of 9 rounds"
+    assert match_words.count_of(float("nan"), 0) == "never met"
 
 
 @pytest.mark.long
@@ -176,4 +223,4 @@ def test_messages_and_more_than_two_seats(home):
     prepared, played = play("always_give", "never_give", game="public_goods", games=10)
     assert prepared.seatings[1] == ("never_give", "always_give", "never_give") and len(played.reward) == 12
     mine, theirs = played.sides(played.reward.sum(-1))
-    assert (mine < theirs).all() and match.sentence(prepared, match.summarise(prepared, played)).endswith("all seats.")
+    assert (mine < theirs).all() and sentence(prepared, match.summarise(prepared, played)).endswith("all seats.")

@@ -5,19 +5,24 @@ A file of games ends with `GAMES`: a dict from names to functions or classes tha
 
 import ast
 import dataclasses
+import re
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from pkgutil import walk_packages
 from typing import Any
 
+from jaxmarl_llm.text.own_code import import_object
 from jaxmarl_llm.text.refusals import suggest
 
 
 class Games(dict[str, Callable[[], Any]]):
-    """Games by name. An unknown name is a KeyError that names the nearest game."""
+    """Games by name. An unknown name is a KeyError that names the nearest game, or all without one."""
 
     def __missing__(self, name: str) -> Callable[[], Any]:
-        raise KeyError(f"No game is called {name!r}. {suggest(name, self)}Possible are {', '.join(sorted(self))}.")
+        near = suggest(name, self)
+        listed = "`python -m jaxmarl_llm.play` lists all games." if near else f"Possible are {', '.join(sorted(self))}."
+        raise KeyError(f"No game is called {name!r}. {near}{listed}")
 
 
 PLAIN = bool, int, float, str, tuple  # kinds of settings that a command can name
@@ -38,17 +43,26 @@ for _file in sorted(walk_packages(__path__, f"{__name__}."), key=lambda file: fi
 def make_game(words: str) -> Any:
     """The game of `NAME`, or of `NAME:FIELD=VALUE,...` with other settings: `prisoners_dilemma:rounds=10`.
 
-    A field is one whose value is a number, True, False, a text or a tuple; a text of one word needs no quotes. Raises
-    ValueError for an unknown name or field and for settings that the game refuses.
+    NAME is a game of the registry, or `MODULE:CLASS` of a user: `my_game:Hints`, `my_game:Hints:rounds=3`. A field
+    is one whose value is a number, True, False, a text or a tuple; a text of one word needs no quotes. Raises
+    ValueError for an unknown name or field, for settings that the game refuses, and for an object that is no game.
     """
     name, colon, rest = words.partition(":")
-    try:
-        game = REGISTRY[name]()
-    except KeyError as error:
-        raise ValueError(*error.args) from None
+    if name not in REGISTRY and (module := re.match(r"[\w.]+:[A-Za-z_]\w*(?=:|$)", words)):
+        name, end = module[0], module.end()
+        colon, rest = words[end : end + 1], words[end + 1 :]
+        game = _own_game(name)
+    else:
+        try:
+            game = REGISTRY[name]()
+        except KeyError as error:
+            if Path(f"{name}.py").is_file():
+                raise ValueError(f"{name} is a module here: name its game, {name}:CLASS.") from None
+            raise ValueError(*error.args) from None
     if not colon:
         return game
-    now = {field.name: getattr(game, field.name) for field in dataclasses.fields(game) if field.init}
+    fields_of = dataclasses.fields(game) if dataclasses.is_dataclass(game) else ()
+    now = {field.name: getattr(game, field.name) for field in fields_of if field.init}
     now = {field: value for field, value in now.items() if isinstance(value, PLAIN) and field not in TEXTS}
     listed = f"Its settings are {', '.join(now)}." if now else "It has no settings that can be named."
     fields = {}
@@ -63,6 +77,25 @@ def make_game(words: str) -> Any:
         return dataclasses.replace(game, **fields)
     except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
         raise ValueError(f"{words} is no game: {error}") from None
+
+
+def _own_game(words: str) -> Any:
+    """The game of MODULE:CLASS, a function that makes one, or a game itself. Raises ValueError for anything else."""
+    from jaxmarl_llm.environments.check import check_game
+
+    game = import_object(words, f"the game {words}")
+    if isinstance(game, type) or not hasattr(game, "reset"):
+        try:
+            game = game()
+        except Exception as error:  # anybody's code
+            raise ValueError(f"{words} makes no game without arguments: {type(error).__name__}: {error}.") from error
+    try:
+        check_game(game)
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{words} is no game that compiles: {type(error).__name__}: {error}.") from error
+    return game
 
 
 def _arguments(words: str, rest: str) -> dict[str, ast.expr]:

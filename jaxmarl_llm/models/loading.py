@@ -295,7 +295,7 @@ def locate(source: str | Path, wanted: Sequence[str] = (*ABOUT, "*.safetensors")
             reason = str(error).strip().partition("\n")[0]
             named = f"{source}, the hub's {hub_id}," if source in HUB_IDS else source
             raise ValueError(f"{named} is no directory and could not be fetched from the hub: {reason}") from error
-    if path.is_absolute() or str(source).startswith("."):
+    if path.is_absolute() or str(source).startswith(".") or str(source).count("/") > 1:  # a hub id has one
         raise ValueError(f"There is no directory {str(source)!r}, and no .gguf file.")
     raise ValueError(
         f"Unknown model {quote(str(source))}: give {', '.join(PACKAGED)}, a directory, a .gguf file, or a hub id of "

@@ -48,7 +48,8 @@ from jaxmarl_llm.planning.cost_model import Job
 from jaxmarl_llm.runs.profile import SCOPE
 from jaxmarl_llm.studies import registry
 from jaxmarl_llm.studies.study import Study
-from jaxmarl_llm.text.console import help_of, lasting
+from jaxmarl_llm.text.arguments import read_arguments
+from jaxmarl_llm.text.console import lasting
 from jaxmarl_llm.training.recipe import Recipe, for_pretrained
 from jaxmarl_llm.training.setup import LORA, TINY, Model, learner_shapes
 from jaxmarl_llm.training.trainer import Trainer
@@ -56,7 +57,7 @@ from jaxmarl_llm.training.trainer import Trainer
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    recipe: tyro.conf.Positional[str]
+    recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="STUDY")]
     """Name of the study; its method is planned, at the size of a run with this model."""
     model: str = "smollm2"
     """A name (smollm2, gemma3-270m, qwen3-0.6b to qwen3-32b), a directory with config.json, a GGUF file or a hub id; or
@@ -302,7 +303,7 @@ def command(package: str, arguments: Sequence[str]) -> None:
     with lasting():
         try:
             prog = f"python -m {package} plan"
-            settings = tyro.cli(Settings, args=list(arguments), prog=prog, description=help_of(str(__doc__)))
+            settings = read_arguments(Settings, prog, str(__doc__), arguments)
             surroundings.settle()
             sharding.simulate(math.prod(sharding.counts(settings.mesh).values()))
             plan(settings, registry.load(package, settings.recipe).study, Console())

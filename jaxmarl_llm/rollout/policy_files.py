@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -16,10 +17,12 @@ from jaxmarl_llm.models.safetensors_files import write_json
 from jaxmarl_llm.rollout.policy import PLAIN, Sampling
 from jaxmarl_llm.rollout.team import PolicySet, strings
 from jaxmarl_llm.text.grammar import UNREACHABLE, Free, lift
-from jaxmarl_llm.text.refusals import read_json
+from jaxmarl_llm.text.refusals import read_json, suggest
 from jaxmarl_llm.text.tokenizers import HFTokenizer, SymbolTokenizer, Tokenizer
 
-SYMBOLS, ADAPTER = "symbols.json", "adapter_config.json"
+SYMBOLS, ADAPTER, CONFIG = "symbols.json", "adapter_config.json", "config.json"
+POLICIES = "policies"  # the directory of a run's policies
+SHOWN = 3  # policies that an error names
 
 
 class Policy(NamedTuple):
@@ -90,6 +93,61 @@ def load_policy(
         config, params, loaded = peft_files.load_on(adapter, model.config, model.params)
         model = model._replace(config=config, params=params)
     return Policy(model, tokenizer, loaded)
+
+
+def policies_below(directory: Path) -> list[Path]:
+    """The policies of a run, or those of a directory that holds policies, sorted by path."""
+    homes = sorted(directory.rglob(f"{POLICIES}/*")) or sorted(directory.iterdir())
+    return [home for home in homes if any((home / name).is_file() for name in (CONFIG, ADAPTER))]
+
+
+def check_source(source: str, scripts: Mapping[str, Any]) -> None:
+    """Raises ValueError for a misspelt script, and for a path that is no policy and no model."""
+    path = Path(source)
+    listed = f"Scripted players of this game: {', '.join(scripts)}."
+    if source in (*loading.PACKAGED, *loading.HUB_IDS):
+        return
+    if path.is_dir() and not any((path / name).is_file() for name in (CONFIG, ADAPTER)):
+        homes = policies_below(path)
+        more = f" and {len(homes) - SHOWN} more" if len(homes) > SHOWN else ""
+        below = f": below it are {', '.join(map(str, homes[:SHOWN]))}{more}" if homes else ", and none is below it"
+        raise ValueError(f"{source} is no policy and no model{below}.")
+    if not path.exists() and source.count("/") > 1:  # a hub id has one
+        raise ValueError(f"There is no directory {source!r}. {listed}")
+    if not path.exists() and (near := suggest(source, scripts)):
+        raise ValueError(f"No player is called {source!r}. {near}{listed}")
+
+
+def note_game(source: str, game: Any) -> str:
+    """A sentence if a run's policy learnt in another game, or in other settings of it; empty if that is not known.
+
+    The settings of a run stand in the config.json of its arm.
+    """
+    home = Path(source).resolve()
+    try:
+        learnt = json.loads((home.parents[1] / CONFIG).read_text(encoding="utf-8"))["game"]
+        kind = learnt["kind"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+    if home.parent.name != POLICIES:
+        return ""
+    if kind != type(game).__name__:
+        return f"Note: {source} learnt in {kind}, and this is {type(game).__name__}."
+    other = {}
+    for name, value in learnt.items():
+        then, here = _tuples(value), getattr(game, name, None)
+        if name != "kind" and isinstance(here, bool | int | float | str | tuple) and here != then:
+            other[name] = then
+    if not other:
+        return ""
+    learnt_with = ",".join(f"{name}={value!r}" for name, value in other.items())
+    now = ",".join(f"{name}={getattr(game, name)!r}" for name in other)
+    return f"Note: {source} learnt with {learnt_with}, and this game has {now}: add :{learnt_with} to the game's name."
+
+
+def _tuples(value: Any) -> Any:
+    """A value of JSON with tuples in place of its lists."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def check_texts(game: Any, policy: Policy, source: str) -> None:

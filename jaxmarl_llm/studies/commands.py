@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
@@ -33,7 +32,7 @@ BUILT_IN = {
 """Modules whose `command(package, arguments, console)` is a command. Each is imported when it is asked for."""
 
 
-NICKNAMES = {"--lr": "Did you mean --learning-rate?", "--steps": "Did you mean --updates?"}
+NICKNAMES = {"--lr": "--learning-rate", "--steps": "--updates"}  # options of other libraries
 
 
 def main(package: str, further: Mapping[str, str] | None = None) -> None:
@@ -63,23 +62,14 @@ def main(package: str, further: Mapping[str, str] | None = None) -> None:
 
 def _parse(package: str, words: Sequence[str]) -> tuple[Any, Any]:
     """(entry of the study, settings of the run)."""
-    import tyro
-
     from jaxmarl_llm.studies import registry, runner
     from jaxmarl_llm.studies.settings import Settings
-    from jaxmarl_llm.text.refusals import suggest
+    from jaxmarl_llm.text.arguments import read_arguments
 
     entry = None if words[0].startswith("-") else registry.load(package, words[0])  # before tyro, for a clear error
     prog = f"python -m {package} {entry.name if entry else 'NAME'}"
     about = f"{_describe(entry)}\n\n{runner.__doc__}" if entry else runner.__doc__
-    try:
-        settings = tyro.cli(Settings, args=list(words), prog=prog, description=about)
-    except SystemExit as end:
-        options = [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(Settings)]
-        for word in (word for word in words if end.code and word.startswith("--") and word not in options):
-            if hint := NICKNAMES.get(word) or suggest(word, options).strip():
-                print(hint, file=sys.stderr)
-        raise
+    settings = read_arguments(Settings, prog, str(about), words, NICKNAMES)
     return entry or registry.load(package, settings.study), settings
 
 

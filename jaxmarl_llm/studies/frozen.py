@@ -29,6 +29,7 @@ from jaxmarl_llm.studies.pages.results import write_atomically
 from jaxmarl_llm.studies.predictions import FEWEST, record_of
 from jaxmarl_llm.studies.settings import Settings, select_arms
 from jaxmarl_llm.studies.study import Study
+from jaxmarl_llm.text.arguments import read_arguments
 
 FILE = "frozen.json"
 FIRST = 1000
@@ -152,4 +153,4 @@ def check_digest(kept: Mapping[str, Any], file: Path) -> None:
 def command(package: str, arguments: Sequence[str], console: Console) -> None:
     """The command `freeze`."""
     prog = f"python -m {package} freeze"
-    freeze(package, tyro.cli(Options, args=list(arguments), prog=prog, description=__doc__), console)
+    freeze(package, read_arguments(Options, prog, str(__doc__), arguments), console)

@@ -18,7 +18,7 @@ from jaxmarl_llm.devices import distributed, sharding
 from jaxmarl_llm.keys import EVALUATE, key_for
 from jaxmarl_llm.models import lora
 from jaxmarl_llm.rollout.policy import PLAIN
-from jaxmarl_llm.rollout.policy_files import save_policy
+from jaxmarl_llm.rollout.policy_files import POLICIES, save_policy
 from jaxmarl_llm.runs.checkpoint import Checkpoints, digests, seal
 from jaxmarl_llm.runs.log import RunLog
 from jaxmarl_llm.runs.loop import resume, train
@@ -33,7 +33,6 @@ from jaxmarl_llm.training.setup import TINY_BASE
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.view import page, records
 
-POLICIES = "policies"
 BEFORE, AFTER = "before.json", "after.json"  # results of `Recipe.evaluate` before the first and after the last update
 Games = dict[str, list[np.ndarray]]  # {metric: a list with the values [games] of each lane or seed}
 

@@ -35,6 +35,10 @@ class Estimate:
         self._ends: list[float] = []
         self._busy, self._timed = 0.0, 0  # seconds of all updates but the first of each program, and their number
 
+    def rest(self, number: int) -> int:
+        """The updates of a program that no checkpoint holds."""
+        return self._rest[number]
+
     def begin(self, number: int) -> None:
         """Starts the clock of the program at index `number`, and ends that of the program before it."""
         now = self._clock()
@@ -95,11 +99,12 @@ class Shown:
     def begin(self, number: int) -> None:
         """The program of that index is compiled, and its warm start made, unless all its updates are saved."""
         self._estimate.begin(number)
+        place = f"({number + 1} of {len(self._names)}): {escape(self._names[number])}"
         first = f", and imitating for {self._imitating[number]} updates" if self._imitating[number] else ""
-        text = f"compiling{first} ({number + 1} of {len(self._names)}): {escape(self._names[number])}"
+        text = f"compiling{first} {place}" if self._estimate.rest(number) else f"trained already {place}"
         self._bar.update(self._task, description=text)
         if not self._console.is_terminal:
-            self._console.print(text)
+            self._console.print(text, soft_wrap=True)
 
     def step(self, text: str) -> None:
         """An update has ended; `text` says what it measured."""
@@ -107,9 +112,11 @@ class Shown:
         self._estimate.step()
         seconds = self._estimate.seconds
         left = "" if seconds is None else f"about {duration(seconds)} left"
+        if self._done == self._total:
+            left = "finishing"  # evaluations, games and the table are still to come
         self._bar.update(self._task, completed=self._done, description=text, left=left)
         if not self._console.is_terminal and left and (self._done >= self._next or self._done == self._total):
-            self._console.print(f"update {self._done} of {self._total}: {text}, {left}")
+            self._console.print(f"update {self._done} of {self._total}: {text}, {left}", soft_wrap=True)
             self._next = self._done + max(1, self._total // LINES)
 
 

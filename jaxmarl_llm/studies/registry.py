@@ -23,7 +23,9 @@ def load(package: str, name: str) -> Entry:
     """Imports and checks the study of a name. Raises ValueError for an unknown name."""
     known = find(package)
     if name not in known:
-        raise ValueError(f"There is no study {name!r}. {suggest(name, known)}The studies are {', '.join(known)}.")
+        near = suggest(name, known)
+        listed = f"`python -m {package}` lists all studies." if near else f"The studies are {', '.join(known)}."
+        raise ValueError(f"There is no study {name!r}. {near}{listed}")
     return load_module(known[name])
 
 

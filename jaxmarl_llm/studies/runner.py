@@ -130,9 +130,15 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
     def tell(part: Program, metrics: Mapping[str, Any]) -> str:
         if main not in metrics:
             return escape(part.name)
+        if settings.sweep and len(part.arms) > 1:
+            means = np.mean(np.reshape(metrics[main], (len(part.arms), -1)), 1)  # lanes are ordered by arm
+            return escape(sweep.standing([*part.arms], main, means.tolist()))
         values = seen.setdefault(part.name, [])
         values.append(float(np.mean(metrics[main])))
         return f"{escape(part.name)}: {main} {values[-1]:.3f} {sparkline(values)}"
+
+    def title(part: Program) -> str:
+        return sweep.title([*part.arms]) if settings.sweep and len(part.arms) > 1 else part.name
 
     with (
         run_directory(out) as out,
@@ -160,7 +166,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         imitating = warm_starts(plan, [*map(saved, plan)])
         with (
             Preparation(plan, lambda part: program.trainer_of(settings, part), saved, stop) as preparation,
-            progress(console, [part.name for part in plan], updates, [*map(saved, plan)], imitating) as shown,
+            progress(console, [*map(title, plan)], updates, [*map(saved, plan)], imitating) as shown,
         ):
             for number, part in enumerate(plan):
                 shown.begin(number)

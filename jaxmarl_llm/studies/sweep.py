@@ -19,6 +19,7 @@ from jaxmarl_llm.text.refusals import suggest
 from jaxmarl_llm.training.recipe import Recipe
 
 RATE = "learning_rate"
+LEADING = 5  # values of a line of progress
 RISES, FALLS = (Higher, NotLower), (Lower, NotHigher)
 Grid = dict[str, tuple[float, ...]]  # {hparam: its values}
 Best = Literal["highest", "lowest", ""]
@@ -70,6 +71,28 @@ def sweep_arms(arms: Mapping[str, Recipe], grid: Grid) -> dict[str, Recipe]:
 def arm_of(name: str) -> str:
     """The arm whose sweep has an arm of this name, or the name of an arm that is none of a sweep's."""
     return name.partition("[")[0]
+
+
+def labels(arms: Sequence[str]) -> list[str]:
+    """Short names of a sweep's arms: the values alone if all are of one arm and of one hparam, else `NAME=VALUE`s."""
+    words = [name.partition("[")[2].removesuffix("]") for name in arms]
+    if len({*map(arm_of, arms)}) > 1:
+        return [*arms]
+    return [word.rpartition("=")[2] if "," not in word else word for word in words]
+
+
+def title(arms: Sequence[str]) -> str:
+    """A sweep's program in a few words: `centred, 3 values of learning_rate`."""
+    words = [name.partition("[")[2].removesuffix("]").split(",") for name in arms]
+    hparams = dict.fromkeys(word.partition("=")[0] for point in words for word in point)
+    return f"{' and '.join(dict.fromkeys(map(arm_of, arms)))}, {count(len(words), 'value')} of {', '.join(hparams)}"
+
+
+def standing(arms: Sequence[str], metric: str, means: Sequence[float]) -> str:
+    """The metric of every arm of a sweep now, highest first, as many as a line takes."""
+    ranked = sorted(zip(labels(arms), means, strict=True), key=lambda pair: (math.isnan(pair[1]), -pair[1]))
+    told = [f"{label}: {mean:.3f}" for label, mean in ranked]
+    return f"{metric} by value " + ", ".join(told if len(told) <= LEADING else [*told[:LEADING], f"lowest {told[-1]}"])
 
 
 def _spell(value: float) -> str:

@@ -26,6 +26,7 @@ from jaxmarl_llm.studies.cli import STOPPED
 from jaxmarl_llm.studies.pages import pages, publish
 from jaxmarl_llm.studies.pages.format import duration
 from jaxmarl_llm.studies.pages.results import load
+from jaxmarl_llm.text.arguments import read_arguments
 
 LOWEST = 19  # the priority of a table: whatever else runs goes first
 
@@ -87,4 +88,4 @@ def run(package: str, options: Options, console: Console) -> None:
 def command(package: str, arguments: Sequence[str], console: Console) -> None:
     """The command `run`."""
     prog = f"python -m {package} run"
-    run(package, tyro.cli(Options, args=list(arguments), prog=prog, description=__doc__), console)
+    run(package, read_arguments(Options, prog, str(__doc__), arguments), console)

@@ -10,12 +10,17 @@ EIGHTHS = len(BLOCKS) - 1
 
 
 def sparkline(values: Sequence[float], width: int = 16) -> str:
-    """The last `width` values as a line of blocks, from the least of all values to the highest; a gap for NaN."""
+    """The last `width` values as a line of blocks, from the least of all values to the highest; a gap for NaN.
+
+    The range of the blocks is at least a quarter of the largest size, and at least 0.1 for values from 0 to 1. Small
+    changes are small steps, and constant values are a low line.
+    """
     finite = [x for x in values if math.isfinite(x)]
     if not finite:
         return ""
     low, high = min(finite), max(finite)
-    scaled = [(x - low) / (high - low) if high > low else 0.5 for x in values[-width:]]
+    least = max(max(abs(low), abs(high)) / 4, 0.1 if low >= 0 and high <= 1 else 0)
+    scaled = [(x - low) / (max(high - low, least) or 1) for x in values[-width:]]
     return "".join(BLOCKS[1 + round(x * (EIGHTHS - 1))] if math.isfinite(x) else " " for x in scaled)
 
 

@@ -76,6 +76,14 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f"Did you mean {near[0]}? " if near else ""
 
 
+def check_new(path: Path) -> None:
+    """Raises ValueError for an existing file, and for a directory with files: a command would overwrite them."""
+    if path.is_dir() and any(path.iterdir()):
+        raise ValueError(f"{path} holds files already, which --out would overwrite: name a new directory.")
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is a file already, which --out would overwrite: give --out another name.")
+
+
 def join_problems(problems: Iterable[str], length: int = MOST_SAID) -> str:
     """As many of the problems as `length` characters hold, and the number of the others."""
     problems = [problem if len(problem) <= length else f"{problem[:length]}..." for problem in problems]

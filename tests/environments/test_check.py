@@ -1,5 +1,6 @@
 """A game that breaks the contract is told so in a sentence, before anything compiles."""
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +76,47 @@ def test_a_game_with_wrong_settings_is_told_in_a_sentence(words, says):
     with pytest.raises(ValueError) as error:
         make_game(words)
     assert says in str(error.value)
+
+
+OWN = """
+import dataclasses
+from jaxmarl_llm.environments.classic.card_games import KuhnPoker
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
+
+@dataclasses.dataclass(frozen=True)
+class Mine(MatrixGame):
+    rounds: int = 2
+
+ready = KuhnPoker()
+
+class Needs:
+    def __init__(self, deck): ...
+
+class Other:
+    pass
+"""
+
+
+def test_a_game_of_ones_own_is_named_by_its_module(tmp_path, monkeypatch):
+    name = "a_module_of_games"
+    (tmp_path / f"{name}.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert make_game(f"{name}:Mine").rounds == 2
+    mine = make_game(f"{name}:Mine:rounds=3,talk=True")
+    assert (type(mine).__name__, mine.rounds, mine.talk) == ("Mine", 3, True)
+    assert make_game(f"{name}:ready") == KuhnPoker()
+    for words, says in {
+        name: f"{name} is a module here: name its game, {name}:CLASS.",
+        f"{name}:Mind": f"The module {name} has no Mind. Did you mean Mine?",
+        f"{name}:Mine:round=3": f"{name}:Mine has no setting 'round'. Did you mean rounds?",
+        f"{name}:Needs": f"{name}:Needs makes no game without arguments: TypeError: ",
+        f"{name}:Other": "Other has no agents",
+        "no_module_at_all:Game": "The module no_module_at_all of the game no_module_at_all:Game cannot be imported: ",
+    }.items():
+        with pytest.raises(ValueError) as error:
+            make_game(words)
+        assert str(error.value).startswith(says) and "\n" not in str(error.value)
 
 
 class Broken(KuhnPoker):

@@ -15,14 +15,17 @@ from jaxmarl_llm import play
 from jaxmarl_llm.environments.bridges.table import Table
 from jaxmarl_llm.environments.classic.board_games import TicTacToe
 from jaxmarl_llm.environments.classic.card_games import KuhnPoker
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.evaluation.exact import solve
 from jaxmarl_llm.evaluation.exact.policy_table import tabulate
 from jaxmarl_llm.models import decoder, loading, lora, safetensors_files
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.models.safetensors_files import open_tensors
-from jaxmarl_llm.rollout.policy_files import load_policy, save_policy
+from jaxmarl_llm.rollout.policy_files import check_source, load_policy, note_game, policies_below, save_policy
 from jaxmarl_llm.rollout.team import PolicySet, strings
+from jaxmarl_llm.studies.identity import describe
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
+from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.setup import tiny
 from tests.support.families import CONFIG, weights
 
@@ -144,3 +147,34 @@ def test_a_saved_policy_takes_a_seat_of_its_game_and_of_no_other(saved):
     assert expected[roots].max() - expected[roots].min() > 0.1
     with pytest.raises(ValueError, match="a tiny policy of another game"):
         play.load_player(TicTacToe(), str(directory), None, 8)
+
+
+def test_policies_below_a_directory_are_named(tmp_path):
+    for home in ("run/a/policies/me", "run/a/policies/you", "run/b/policies/me", "run/c/policies/me"):
+        (tmp_path / home).mkdir(parents=True)
+        (tmp_path / home / "config.json").write_text("{}")
+    assert len(policies_below(tmp_path / "run")) == 4 and len(policies_below(tmp_path / "run/a/policies")) == 2
+    scripts = MatrixGame().scripts
+    with pytest.raises(ValueError, match=r"no policy and no model: below it are .*run/a/policies/me, .* and 1 more"):
+        check_source(str(tmp_path / "run"), scripts)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="is no policy and no model, and none is below it"):
+        check_source(str(tmp_path / "empty"), scripts)
+    with pytest.raises(ValueError, match="There is no directory 'runs/nothing/policies/me'"):
+        check_source("runs/nothing/policies/me", scripts)
+    with pytest.raises(ValueError, match=r"^No player is called 'tit4tat'\. Did you mean tit_for_tat\?"):
+        check_source("tit4tat", scripts)
+    for source in ("smollm2", "owner/name", "unheard_of", str(tmp_path / "run/a/policies/me")):
+        check_source(source, scripts)
+
+
+def test_a_policy_of_a_run_tells_the_settings_of_its_game(tmp_path):
+    home = tmp_path / "run/arm/policies/me"
+    home.mkdir(parents=True)
+    assert note_game(str(home), MatrixGame()) == ""
+    learnt = MatrixGame(rounds=1)
+    (tmp_path / "run/arm/config.json").write_text(json.dumps(describe(Recipe(learnt, (("me", "me"),)))))
+    assert note_game(str(home), learnt) == note_game("smollm2", learnt) == ""
+    note = note_game(str(home), MatrixGame(rounds=5))
+    assert note.endswith("learnt with rounds=1, and this game has rounds=5: add :rounds=1 to the game's name.")
+    assert "learnt in MatrixGame, and this is KuhnPoker." in note_game(str(home), KuhnPoker())

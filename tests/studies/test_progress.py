@@ -74,7 +74,7 @@ def test_lines_name_the_program_that_compiles_and_the_time_left():
         "compiling (1 of 2): naive" in lines and "compiling, and imitating for 300 updates (2 of 2): taught[x]" in lines
     )
     assert lines[1].startswith("update 2 of 40: return 0.1, about ")
-    assert lines[-1] == "update 40 of 40: return 0.1, about 0.0 s left"
+    assert lines[-1] == "update 40 of 40: return 0.1, finishing"
     assert 11 <= len(lines) <= 14
 
 
@@ -85,4 +85,14 @@ def test_a_terminal_shows_a_bar():
         shown.step("naive: return 0.5")
         shown.step("naive: return 0.6")
     printed = out.getvalue()
-    assert "2/2" in printed and "naive: return 0.6" in printed and "about 0.0 s left" in printed
+    assert (
+        "2/2" in printed and "naive: return 0.6" in printed and "finishing" in printed and "0.0 s left" not in printed
+    )
+
+
+def test_a_finished_program_is_not_said_to_compile():
+    out = io.StringIO()
+    with progress(Console(file=out, width=100), ["naive", "taught"], [20, 20], [20, 5], [0, 0]) as shown:
+        shown.begin(0)
+        shown.begin(1)
+    assert out.getvalue().splitlines() == ["trained already (1 of 2): naive", "compiling (2 of 2): taught"]

@@ -155,7 +155,7 @@ def test_a_finished_run_only_shows_its_table_again(here, unbroken, monkeypatch, 
         (("zzz",), "There is no study 'zzz'. The studies are agents_in_turn, alignment_exact, archer"),
         (
             ("marz",),
-            "There is no study 'marz'. Did you mean mars? The studies are agents_in_turn, alignment_exact, archer",
+            "There is no study 'marz'. Did you mean mars? `python -m experiments` lists all studies.",
         ),
         (("mars", "--models", "seat_0=smollm2"), "--models names the policy 'seat_0': those that learn are learner"),
         (("mars", "--rank", "8"), "--rank is of pretrained models, and all policies here are tiny"),

@@ -72,7 +72,7 @@ def package(tmp_path, monkeypatch):
 
 def test_studies_are_found_by_name(package):
     assert catalogue.find("toy_house") == {"study_one": "toy_house.study_one", "study_two": "toy_house.sub.study_two"}
-    with pytest.raises(ValueError, match=r"no study 'study_on'\. Did you mean study_one\? The studies are study_one"):
+    with pytest.raises(ValueError, match=r"no study 'study_on'\. Did you mean study_one\? `python -m [\w.]+` lists"):
         registry.load("toy_house", "study_on")
     with pytest.raises(ValueError, match="no package 'nowhere_at_all'"):
         catalogue.find("nowhere_at_all")

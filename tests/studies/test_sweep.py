@@ -86,6 +86,22 @@ def test_a_computed_arm_has_no_sweep(tmp_path, monkeypatch, capsys):
     assert "--sweep takes arms that train" in capsys.readouterr().err
 
 
+def test_progress_says_which_value_leads():
+    arms = [*sweep.sweep_arms({"a": STUDY.recipes["joint"]}, {"entropy": (0.0, 0.01, 0.1)})]
+    assert sweep.title(arms) == "a, 3 values of entropy"
+    assert sweep.standing(arms, "points", [0.1, 0.3, 0.2]) == "points by value 0.01: 0.300, 0.1: 0.200, 0: 0.100"
+    assert sweep.standing(arms, "points", [0.1, float("nan"), 0.2]).endswith("0: 0.100, 0.01: nan")
+    grid = [*sweep.sweep_arms({"a": STUDY.recipes["joint"]}, {"entropy": (0.0, 1.0), "value": (1, 2, 3, 4)})]
+    assert sweep.title(grid) == "a, 8 values of entropy, value"
+    told = sweep.standing(grid, "points", [*range(8)])
+    assert told.startswith("points by value entropy=1,value=4: 7.000, ") and told.endswith(
+        "lowest entropy=0,value=1: 0.000"
+    )
+    assert told.count(": ") == sweep.LEADING + 1
+    two = [*sweep.sweep_arms({"a": STUDY.recipes["joint"], "b": STUDY.recipes["joint"]}, {"entropy": (1.0,)})]
+    assert sweep.title(two) == "a and b, 2 values of entropy" and sweep.labels(two) == two
+
+
 def result(best: str, **means: float | None) -> dict:
     cell = lambda x: {"mean": x, "low": None if x is None else x - 1, "high": None if x is None else x + 1}
     arms = {arm: {"points": cell(x)} for arm, x in means.items()}

@@ -9,7 +9,9 @@ from jaxmarl_llm.text.plots import plot, sparkline
 
 def test_a_sparkline_spans_its_values():
     assert sparkline([0.0, 1.0]) == "▁█"
-    assert sparkline([5.0, 5.0]) == "▅▅"
+    assert sparkline([5.0, 5.0]) == sparkline([0.0, 0.0]) == sparkline([-2.0, -2.0]) == "▁▁"
+    assert sparkline([0.48, 0.492, 0.48]) == "▁▂▁" and sparkline([0.0, 0.02]) == "▁▂"
+    assert sparkline([100.0, 101.0]) == "▁▁" and sparkline([-0.02, 0.02]) == "▁█"
     assert sparkline([0.0, math.nan, 7.0, 3.5]) == "▁ █▅"
     assert sparkline([math.nan]) == sparkline([]) == ""
     falling = [1 - i / 40 for i in range(41)]

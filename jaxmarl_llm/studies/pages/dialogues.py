@@ -32,7 +32,8 @@ from rich.markup import escape
 
 from jaxmarl_llm.runs.log import writable_directory
 from jaxmarl_llm.studies.pages.results import write_atomically
-from jaxmarl_llm.text.console import help_of
+from jaxmarl_llm.text.arguments import read_arguments
+from jaxmarl_llm.text.refusals import check_new
 from jaxmarl_llm.view import page
 
 Line = dict[str, Any]
@@ -44,7 +45,7 @@ class Options:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Directories of runs."""
     out: Path
-    """The JSONL file to write."""
+    """A new JSONL file."""
     least: float = float("-inf")
     """Dialogues below this reward of the seat are left out; with --pairs, pairs whose best is below it."""
     pairs: bool = False
@@ -56,14 +57,14 @@ class Options:
 def run(options: Options, console: Console) -> None:
     """Writes the file.
 
-    Raises ValueError without a run, for a run without games, or if no dialogue is left. `out` must not be a directory
-    or a file of a run.
+    Raises ValueError without a run, for a run without games, if no dialogue is left, or if `out` exists.
     """
     if not options.runs:
         raise ValueError("Name the directory of at least one run.")
     out = options.out.resolve()
-    if out.is_dir() or (out.exists() and any(run.resolve() in out.parents for run in options.runs)):
-        raise ValueError(f"{options.out} is a directory or a file of a run: give --out another name.")
+    if out.is_dir():
+        raise ValueError(f"{options.out} is a directory: give --out the name of a file.")
+    check_new(options.out)
     games: list[Line] = []
     lines: list[Line] = []
     for directory in dict.fromkeys(run.resolve() for run in options.runs):
@@ -115,4 +116,4 @@ def to_last_answer(messages: Sequence[dict[str, str]]) -> list[dict[str, str]]:
 def command(package: str, arguments: Sequence[str], console: Console) -> None:
     """The command `dialogues`."""
     prog = f"python -m {package} dialogues"
-    run(tyro.cli(Options, args=list(arguments), prog=prog, description=help_of(str(__doc__))), console)
+    run(read_arguments(Options, prog, str(__doc__), arguments), console)

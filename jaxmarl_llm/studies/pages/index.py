@@ -134,6 +134,9 @@ def _row(file: Path, results: Mapping[str, Any], beside: Path) -> Sequence[Any]:
         short = about.get("short", "") if about.get("run") == run_of(results) else ""
         paper = results["paper"]
         told = standing(verdicts, about) + waiting(results, about, file.parent) if verdicts and paper else "–"
+        if not results["predictions"]:
+            seeds = count(len(results["seeds"]), "seed")
+            short, told = short or f"no table: the numbers of {seeds}, on its page", "no predictions"
         name = f"[{file.parent.name}]({place}/README.md)"
         return results["question"], name, link(paper) if paper else "–", short, kind(results), told
     except (KeyError, TypeError, AttributeError, StopIteration) as error:

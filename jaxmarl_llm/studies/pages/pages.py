@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import tyro
 from rich.console import Console
 
 from jaxmarl_llm.studies import catalogue
@@ -23,6 +22,7 @@ from jaxmarl_llm.studies.pages.results import (
     load,
     write_atomically,
 )
+from jaxmarl_llm.text.arguments import read_arguments
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +84,6 @@ def command(package: str, arguments: Sequence[str], console: Console) -> None:
     """The command `pages`."""
     run(
         package,
-        tyro.cli(Options, args=list(arguments), prog=f"python -m {package} pages", description=__doc__),
+        read_arguments(Options, f"python -m {package} pages", str(__doc__), arguments),
         console,
     )

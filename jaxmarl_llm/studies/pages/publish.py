@@ -21,6 +21,7 @@ from rich.markup import escape
 from jaxmarl_llm.studies import catalogue, frozen
 from jaxmarl_llm.studies.pages import history
 from jaxmarl_llm.studies.pages.results import load, run_of, slim, text_of, write_atomically
+from jaxmarl_llm.text.arguments import read_arguments
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,4 +67,4 @@ def publish(package: str, options: Options, console: Console) -> None:
 def command(package: str, arguments: Sequence[str], console: Console) -> None:
     """The command `publish`."""
     prog = f"python -m {package} publish"
-    publish(package, tyro.cli(Options, args=list(arguments), prog=prog, description=__doc__), console)
+    publish(package, read_arguments(Options, prog, str(__doc__), arguments), console)

@@ -23,6 +23,15 @@ def count_unreached(results: Mapping[str, Any], arm: str, metric: str, counts: M
     return sum(value >= limit for value in values), len(values)
 
 
+def tell_seeds(results: Mapping[str, Any], arm: str, metric: str, counts: Mapping[str, str]) -> str:
+    """The values of a metric by seed, with `not reached` for a seed that never reached what it counts."""
+    values, never = results["arms"][arm][metric]["per_seed"], count_unreached(results, arm, metric, counts)[0]
+    if not never:
+        return " ".join(map(number, values))
+    limit = results["censored"][metric]
+    return ", ".join("not reached" if value is not None and value >= limit else number(value) for value in values)
+
+
 def tell_unreached(results: Mapping[str, Any], arm: str, metric: str, counts: Mapping[str, str]) -> str:
     """`not reached (0.61 at the end)` if no seed of an arm reached it, with the counted metric's mean; else empty."""
     never, seeds = count_unreached(results, arm, metric, counts)

@@ -19,12 +19,14 @@ from rich.console import Console
 from rich.markup import escape
 from safetensors.flax import load_file, save_file
 
+from jaxmarl_llm.rollout.policy_files import POLICIES
 from jaxmarl_llm.runs.log import writable_directory
 from jaxmarl_llm.studies.lanes import run_name
 from jaxmarl_llm.studies.pages import page, results
 from jaxmarl_llm.studies.pages.format import markdown
 from jaxmarl_llm.studies.pages.reached import counts_of
-from jaxmarl_llm.studies.program import POLICIES
+from jaxmarl_llm.text.arguments import read_arguments
+from jaxmarl_llm.text.refusals import check_new
 
 TENSORS = "adapter_model.safetensors"
 TEXT = """# Trained policies
@@ -39,7 +41,7 @@ class Options:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Directories of finished runs."""
     out: Path
-    """The folder to write; each policy has a folder in it."""
+    """A new folder; each policy has a folder in it."""
     megabytes: float = 20.0
     """Largest size of all policies together, in MB."""
 
@@ -47,8 +49,8 @@ class Options:
 def run(options: Options, console: Console) -> None:
     """Copies the policies of the first seed of each arm, and writes a README.md beside them.
 
-    Raises ValueError before it writes: for a directory without a finished run, two policies of one name, or policies
-    larger than `megabytes` together.
+    Raises ValueError before it writes: for a directory without a finished run, two policies of one name, policies
+    larger than `megabytes` together, or an `out` with files.
     """
     policies: dict[str, tuple[Path, dict[str, Any], str]] = {}
     for directory in options.runs:
@@ -65,6 +67,7 @@ def run(options: Options, console: Console) -> None:
     size = sum(bytes_of(policy) for policy, _, _ in policies.values()) / 1e6
     if size > options.megabytes:
         raise ValueError(f"{', '.join(policies)} have {size:.1f} MB, more than {options.megabytes:g}: release fewer.")
+    check_new(options.out)
     out = writable_directory(options.out)
     rows: list[Sequence[Any]] = [("name", "study", "arm", "model", "game", "MB", "main metrics")]
     for name, (policy, told, arm) in policies.items():
@@ -85,7 +88,6 @@ def bytes_of(policy: Path) -> int:
 
 def copy(policy: Path, to: Path) -> None:
     """Copies the folder of a policy, with the tensors of an adapter in bfloat16."""
-    shutil.rmtree(to, ignore_errors=True)
     shutil.copytree(policy, to)
     if (to / TENSORS).exists():
         small = {name: leaf.astype(jnp.bfloat16) for name, leaf in load_file(to / TENSORS).items()}
@@ -95,4 +97,4 @@ def copy(policy: Path, to: Path) -> None:
 def command(package: str, arguments: Sequence[str], console: Console) -> None:
     """The command `release`."""
     prog = f"python -m {package} release"
-    run(tyro.cli(Options, args=list(arguments), prog=prog, description=__doc__), console)
+    run(read_arguments(Options, prog, str(__doc__), arguments), console)

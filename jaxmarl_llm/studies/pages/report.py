@@ -11,8 +11,8 @@ from rich.table import Table
 
 from jaxmarl_llm.studies.cli import span
 from jaxmarl_llm.studies.computed import LABEL
-from jaxmarl_llm.studies.pages.format import count, number
-from jaxmarl_llm.studies.pages.reached import count_unreached, counts_of, tell_unreached
+from jaxmarl_llm.studies.pages.format import count
+from jaxmarl_llm.studies.pages.reached import count_unreached, counts_of, tell_seeds, tell_unreached
 from jaxmarl_llm.studies.pages.results import has
 from jaxmarl_llm.studies.predictions import judge
 from jaxmarl_llm.studies.sweep import choose
@@ -109,25 +109,29 @@ def _title(results: Mapping[str, Any]) -> str:
 
 
 def caption(results: Mapping[str, Any], width: int) -> str:
-    """The meaning of the cells, and the arms of numbers."""
-    names = names_of(rows_of(results), width)
+    """The meaning of the parts that the cells have, and the arms of numbers."""
+    rows = rows_of(results)
+    names, cells = names_of(rows, width), [cell for row in rows for cell in row.cells.values()]
     over = "seeds" if len(results["seeds"]) > 1 else "games"
-    told = f"mean ± half of the 95% Student-t interval over {over}; p of the exact paired sign-flip test"
-    if any(results["before"].values()):
-        told += "; before → after training"
-    return "\n".join([told, *(f"{name}  {arm}" for arm, name in names.items() if name != arm)])
+    meanings = {
+        "±": f"mean ± half of the 95% Student-t interval over {over}",
+        "p =": "p of the exact paired sign-flip test",
+        "→": "before → after training",
+    }
+    told = "; ".join(meaning for part, meaning in meanings.items() if any(part in cell for cell in cells))
+    return "\n".join([*filter(None, [told]), *(f"{name}  {arm}" for name, arm in names.items() if name != arm)])
 
 
 def show(results: Mapping[str, Any], console: Console) -> None:
     """Prints the table, the first main metric by seed, the claim and the verdicts."""
     for part in tables(results, console.width):
         console.print(part)
-    first, arms = results["metrics"][0], results["arms"]
-    seeds = [f"{arm} {' '.join(map(number, arms[arm][first]['per_seed']))}" for arm in arms if has(arms[arm], first)]
+    first, arms, counts = results["metrics"][0], results["arms"], counts_of(results, {})
+    seeds = [f"{arm} {tell_seeds(results, arm, first, counts)}" for arm in arms if has(arms[arm], first)]
     tested = results["model"] in ("tiny", LABEL) or results.get("scope") == "any"
     claim = "Claim" if tested else "Claim about tiny policies, not tested by this run"
     lines = [
-        caption(results, console.width),
+        *filter(None, [caption(results, console.width)]),
         f"{first}, seed by seed: {'; '.join(seeds)}",
         *([] if "sweep" in results else [f"{claim}: {results['claim']}"]),  # a sweep tests none
         *verdicts(results),

@@ -39,6 +39,7 @@ def written(tmp_path):
     (tmp_path / "run" / "a" / page.GAMES).write_bytes(page.lines_of(GAMES))
 
     def lines(**options):
+        (tmp_path / "out.jsonl").unlink(missing_ok=True)
         run(Options((tmp_path / "run",), tmp_path / "out.jsonl", **options), Console(quiet=True))
         return [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
 
@@ -72,7 +73,7 @@ def test_two_runs_are_not_paired_with_each_other_and_one_counts_once(written, tm
 def test_what_has_no_dialogues_is_one_sentence(written, tmp_path):
     with pytest.raises(ValueError, match="None of 5 games"):
         written(least=50.0)
-    with pytest.raises(ValueError, match="a file of a run"):
+    with pytest.raises(ValueError, match="is a file already, which --out would overwrite"):
         run(Options((tmp_path / "run",), tmp_path / "run" / "a" / page.GAMES), Console(quiet=True))
     with pytest.raises(ValueError, match="at least one run"):
         run(Options((), tmp_path / "out.jsonl"), Console(quiet=True))

@@ -62,6 +62,11 @@ def test_what_cannot_be_released_is_one_sentence_and_nothing_is_written(finished
         released(run, run, out=tmp_path / "out")
     with pytest.raises(ValueError, match=r"exploitability-rloo-learner have 0\.\d MB, more than 0\.001: release fewer"):
         released(run, out=tmp_path / "out", megabytes=0.001)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept/README.md").write_text("mine")
+    with pytest.raises(ValueError, match="kept holds files already, which --out would overwrite"):
+        released(run, out=tmp_path / "kept")
+    assert [file.name for file in (tmp_path / "kept").iterdir()] == ["README.md"]
     with pytest.raises(ValueError, match="cannot read"):
         released(tmp_path, out=tmp_path / "out")
     shutil.rmtree(run / "rloo-3")

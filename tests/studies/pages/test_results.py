@@ -328,6 +328,19 @@ def test_the_console_shows_means_tests_and_every_seed(written):
         assert part in text
 
 
+def test_a_caption_explains_no_part_that_the_table_lacks(written, tmp_path):
+    _, returned = written
+    assert report.caption(returned, 120) == (
+        "mean ± half of the 95% Student-t interval over seeds; p of the exact paired sign-flip test"
+    )
+    info = INFO | {"predictions": [], "checks": [], "seeds": [0]}
+    one = results.write(tmp_path, info, {"both": {"reward": np.ones((1, 3))}}, seconds=1)
+    assert report.caption(one, 120) == ""
+    console = Console(file=io.StringIO(), width=120)
+    report.show(one, console)
+    assert "±" not in console.file.getvalue() and "sign-flip" not in console.file.getvalue()
+
+
 NAMES = [f"paid/choose_direct_third_reputation_{i}" for i in range(3)]
 
 
@@ -366,6 +379,10 @@ def test_a_count_that_no_seed_reaches_says_so_with_the_final_value(tmp_path):
     report.show(found, console)
     for text in (console.file.getvalue(), pages.page(page_of(tmp_path, found))):
         assert text.count("not reached (0.610 at the end)") == 1 and text.count("never in 3 of 8") == 1
+    said = io.StringIO()
+    report.show(found | {"metrics": ["updates to 90%", "reward"]}, Console(file=said, width=120))
+    both, one = ", ".join(["30.0"] * 5 + ["not reached"] * 3), ", ".join(["not reached"] * 8)
+    assert f"updates to 90%, seed by seed: both {both}; one {one}\n" in said.getvalue()
     old = {name: part for name, part in found.items() if name != "counts"}  # about.toml may say it
     assert "not reached" not in pages.page(page_of(tmp_path, old))
     (tmp_path / "about.toml").write_text('[counts]\n"updates to 90%" = "reward"\n')
@@ -418,6 +435,14 @@ def test_the_command_writes_a_page_for_each_result_and_the_index(package, writte
     with pytest.raises(SystemExit, match="is not what its results say: run `python -m toy_results pages`"):
         pages.command("toy_results", ["--check"], console)
     assert "huge" in stale.read_text()  # a check writes nothing
+
+
+def test_a_run_without_predictions_says_so_in_the_index(package, written):
+    file = package / "results/another/results.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"predictions": [], "tests": []}))
+    row = next(line for line in pages.index([file], package, "toy_results").splitlines() if "[another]" in line)
+    assert f"| no table: the numbers of {len(written[1]['seeds'])} seeds, on its page |" in row
+    assert row.endswith("| no predictions |")
 
 
 def test_a_page_without_a_paper_shows_verdicts_and_no_status(package, written):
