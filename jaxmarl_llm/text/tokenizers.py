@@ -340,8 +340,7 @@ class SymbolTokenizer:
 def compile_phrases(tokenizer: Tokenizer, fields: Sequence[Sequence[str]]) -> Phrases:
     """Token ids int32 [n, L] of the n phrases of all fields, in order, with their lengths and each field's offset.
 
-    `fields` lists the phrases of each field, e.g. of the rules or of the observation. Raises ValueError for a field
-    without phrases, and for a phrase that the tokenizer cannot encode.
+    `fields` lists the phrases of each field. Raises ValueError for a field without phrases, and what `encode` raises.
     """
     for number, field in enumerate(fields):
         if not field:
