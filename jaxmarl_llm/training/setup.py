@@ -170,6 +170,26 @@ def check_mesh(rollout: Any, mesh: Any) -> None:
         sharding.check_groups(mesh, len(layout.assignments))
 
 
+def playing_mesh(parts: Parts, mesh: Any, axes: str) -> Any:
+    """The mesh of the devices after `mesh` that play ahead, from a text as `sharding.mesh` reads it; None for "".
+
+    Raises ValueError for a recipe that no rollout mesh can play, and for a game in plain Python in several processes.
+    """
+    recipe = parts.recipe
+    if isinstance(recipe.game, HostGame) and (axes or jax.process_count() > 1):
+        raise ValueError("A game in plain Python is played by one process, without a rollout mesh.")
+    if not axes:
+        return None
+    if recipe.past or recipe.arrange or recipe.step is not None or jax.process_count() > 1:
+        raise ValueError(
+            "A rollout mesh takes one process, and a recipe without snapshots and other past selves, arrangement or a "
+            "step of its own."
+        )
+    playing = sharding.mesh(axes, after=mesh.size)
+    check_mesh(parts.rollout, playing)
+    return playing
+
+
 def check_sizes(recipe: Recipe, policy_sets: Mapping[str, PolicySet]) -> None:
     """Raises ValueError if tiny policies that begin as copies of one differ in size."""
     sizes = {(x.config.hidden_size, x.config.num_hidden_layers) for x in policy_sets.values()
