@@ -96,7 +96,7 @@ def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Ca
     if base and isinstance(recipe.warm_start, Recipe | Common):
         raise ValueError("Only tiny policies begin where another recipe ended, or as copies of one that imitates.")
     check_sizes(recipe, policy_sets)
-    first = chosen[recipe.learners[0]] if recipe.learners else Model()
+    first = chosen[recipe.learners[0]]
     dtypes = Dtypes(first.dtype, first.dtype, first.dtype)
     seat_frozen(recipe, policy_sets, base, load, dtypes, mesh, compiled=not on_host)
     seats = recipe.seats * (recipe.groups // len(recipe.seats))
