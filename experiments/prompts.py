@@ -3,6 +3,8 @@
 python -m experiments prompts --data questions.jsonl --reward number --model smollm2
 python -m experiments prompts --data questions.jsonl --reward mine=rewards:score format=regex:[0-9]+ --model smollm2
 
+Without --model a tiny policy with random weights is trained, which knows no language: it shows that all parts work.
+
 The same command continues a run that was stopped. The run directory is that of a study, with metrics, games and trained
 policies. A share of the questions is held out, and answered before and after training.
 """
@@ -15,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
@@ -39,11 +41,12 @@ from jaxmarl_llm.text.arguments import read_arguments
 from jaxmarl_llm.text.own_code import import_object
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.host_games import held_out
-from jaxmarl_llm.training.recipe import Recipe, component_returns, mean_return
+from jaxmarl_llm.training.recipe import Recipe, component_returns, for_pretrained, mean_return
 
 ARM = "rloo"
 HELD_OUT = "held_out/return"
 TOLD = 10  # held-out questions that the last words name
+FEW = 5  # from this number of held-out questions on an interval means something; fewer are told one by one
 PAPER = Paper(
     "Back to Basics: Revisiting REINFORCE Style Optimization for Learning from Human Feedback in LLMs",
     "https://arxiv.org/abs/2402.14740",
@@ -63,13 +66,15 @@ class Options:
     reward: tuple[str, ...]
     """exact, number, exact:FIELD, number:FIELD (of the field "answer"), regex:PATTERN, or MODULE:FUNCTION. Several are
     added up. NAME=... gives a reward its name."""
-    run: tyro.conf.OmitArgPrefixes[Settings] = field(default_factory=partial(Settings, "prompts", seeds=1))
+    run: Annotated[Settings, tyro.conf.arg(name="")] = field(default_factory=partial(Settings, "prompts", seeds=1))
     held_out: str = "0.2"
     """The share of the questions that is never trained, or a file of its own; 0: none."""
     system: str = ""
     """A system message for questions without one."""
     budget: int = 32
     """The most tokens of an answer, its end included."""
+    entropy: float = 0.0
+    """The weight of an entropy bonus, which acts also where no rewards differ."""
     eval_every: int = 10
     """Updates between two evaluations of the held-out questions."""
 
@@ -110,7 +115,7 @@ def study_of(options: Options) -> Entry:
         game,
         seats=(("policy",),),
         advantage=estimator(advantages.rloo),
-        hparams={"learning_rate": 3e-3},
+        hparams={"learning_rate": 3e-3, "entropy": options.entropy},
         tokenizer=letters,
         budget=options.budget,
         measure=partial(measure, components=game.components),
@@ -141,6 +146,9 @@ def run(options: Options, stop: threading.Event, console: Console) -> bool:
     out = settings.out or Path("runs") / f"prompts-{options.data.stem}-{Path(settings.label).name}"
     settings = replace(settings, out=out)
     entry = study_of(options)
+    if distributed.is_main_process():
+        for sentence in cautions(settings, entry.study.recipes[ARM]):
+            print(sentence, file=sys.stderr, flush=True)
     if not runner.run(entry, settings, stop, console):
         return False
     if not settings.profile and distributed.is_main_process():
@@ -148,8 +156,26 @@ def run(options: Options, stop: threading.Event, console: Console) -> bool:
     return True
 
 
+def cautions(settings: Settings, recipe: Recipe) -> list[str]:
+    """Sentences on settings that work and that one may not have meant."""
+    result, count_of = [], len(recipe.game.training)
+    if settings.tiny:
+        result.append(
+            "Note: without --model a tiny policy with random weights is trained, which knows no language: --model "
+            "smollm2 takes a pretrained one."
+        )
+    groups = settings.groups or (recipe if settings.tiny else for_pretrained(recipe)).groups
+    if groups > count_of:
+        result.append(
+            f"Warning: an update asks {groups} groups, and there are {count(count_of, 'question')} to train on: "
+            f"questions repeat within an update, and --groups {count_of} asks each once."
+        )
+    return result
+
+
 def compare(settings: Settings, out: Path, study: Study) -> str:
-    """A sentence on the held-out questions before and after training, with an interval over questions."""
+    """Sentences on the held-out questions before and after training, with an interval over questions and a verdict, or
+    with the values of FEW questions."""
     game = study.recipes[ARM].game
     if not game.testing:
         return "No question was held out: --held-out 0.2 holds out a fifth."
@@ -160,14 +186,17 @@ def compare(settings: Settings, out: Path, study: Study) -> str:
     )  # [seeds, questions]
     first, last = (np.nanmean(values, 0) for values in (before, after))
     difference, low, high = paired_interval(last, first)
-    spread = f", 95% interval over questions {low:+.2f} to {high:+.2f}."
+    verdict = "The reward rose." if low > 0 else "The reward fell." if high < 0 else "No rise or fall is shown."
+    spread = f", 95% interval over questions {low:+.2f} to {high:+.2f}. {verdict}"
+    if len(game.testing) < FEW:
+        pairs = (f"{a:.2f} to {b:.2f}" for a, b in zip(first, last, strict=True))
+        spread = f". Question by question: {', '.join(pairs)}; so few have no interval."
     some, more = [question.place.rstrip(",") for question in game.testing[:TOLD]], len(game.testing) - TOLD
     return (
         f"Held out: {'; '.join(some)}{f'; and {more} more' if more > 0 else ''}.\n"
         f"Held-out return, mean of {count(len(game.testing), 'question')} with {game.answers} answers each"
         f"{f', {settings.seeds} seeds' if settings.seeds > 1 else ''}: "
-        f"{np.nanmean(first):.2f} before training, {np.nanmean(last):.2f} after; difference {difference:+.2f}"
-        + (spread if len(game.testing) > 1 else ". One question has no interval.")
+        f"{np.nanmean(first):.2f} before training, {np.nanmean(last):.2f} after; difference {difference:+.2f}" + spread
     )
 
 

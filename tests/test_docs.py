@@ -3,6 +3,7 @@
 The long case compiles every snippet of a page; the short ones read the pages.
 """
 
+import dataclasses
 import importlib
 import importlib.util
 import os
@@ -17,6 +18,7 @@ import pytest
 
 import jaxmarl_llm
 from jaxmarl_llm.environments import REGISTRY
+from jaxmarl_llm.rl.losses.records import Batch, Scores
 from jaxmarl_llm.studies import catalogue
 from jaxmarl_llm.view import page as games_page
 from tests.support import budget
@@ -159,7 +161,7 @@ def test_options_that_cannot_work_together_are_said():
 
 def test_links_of_the_pages_lead_somewhere_in_a_clone_and_in_the_docs(tool, methods):
     """The docs have pages of their own for what a clone has as files."""
-    made = {*methods, "games/index.md", "reference/index.md"}
+    made = {*methods, "games/index.md", *tool("reference_pages").reference()}
     made |= {f"notebooks/{path.name}" for path in (ROOT / "notebooks").glob("*.ipynb")}
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
@@ -197,6 +199,30 @@ def test_the_snippets_on_debugging_run_from_top_to_bottom(tmp_path, monkeypatch,
 def snippets(page: str) -> list[str]:
     """The Python blocks of a page of docs/howto."""
     return re.findall(r"```python\n(.*?)```", (DOCS / f"howto/{page}.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.long
+def test_the_loss_with_a_term_of_its_own_trains_and_measures_it(capsys):
+    (snippet,) = snippets("loss")
+    names: dict = {}
+    exec(snippet, names)
+    assert len(capsys.readouterr().out.splitlines()) == 10 and names["metrics"]["log_ratio/learner"][0] > 0
+
+
+def test_the_page_on_losses_has_every_field_that_a_loss_reads():
+    page = (DOCS / "howto/loss.md").read_text()
+    for name, fields in (("scores", Scores), ("batch", Batch)):
+        assert set(re.findall(rf"`{name}\.(\w+)`", page)) == {field.name for field in dataclasses.fields(fields)}
+
+
+@pytest.mark.long
+def test_the_game_in_a_file_of_its_own_trains(tmp_path, monkeypatch, capsys):
+    game, script = snippets("game")
+    (tmp_path / "my_game.py").write_text(game)
+    monkeypatch.syspath_prepend(tmp_path)
+    exec(script, {})
+    returns = [float(line.split("[")[1].strip("] ")) for line in capsys.readouterr().out.splitlines()]
+    assert len(returns) == 20 and abs(returns[0] - 1 / 3) < 0.15 and returns[-1] > 0.8
 
 
 @pytest.mark.long

@@ -27,7 +27,8 @@ def links_of_docs(text: str, up: str) -> str:
     """A page of docs/ whose links to files of the repository lead to pages of the docs; `up` leads to docs/ from it."""
     for file, page in IN_DOCS.items():
         text = re.sub(rf"\]\({up}\.\./{file}\)", rf"]({up}{page})", text)
-    return text
+    module = lambda match: f"]({up}reference/{match[1].removesuffix('/__init__').replace('/', '.')}.md)"
+    return re.sub(rf"\]\({up}\.\./jaxmarl_llm/([\w/]+)\.py\)", module, text)
 
 
 def fence(text: str, kind: str = "told") -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -127,8 +127,15 @@ def _scripts() -> dict[str, str]:
     return {script: name for name, game in reversed(games.items()) for script in game().scripts}
 
 
-def check_learners(names: Iterable[str], game: Any) -> None:
-    """Raises ValueError for a policy that would learn under the name of a script, of this game or of another one."""
+def check_learners(names: Sequence[str], game: Any) -> None:
+    """Raises ValueError if nobody learns, and for a policy that would learn under the name of a script, of this game or
+    of another one."""
+    if not names:
+        scripts = f": the scripts are {', '.join(game.scripts)}" if game.scripts else ""
+        raise ValueError(
+            f"Nobody learns: the line-ups seat only scripts and policies that are never trained{scripts}. Any other "
+            "name, such as 'learner', is a policy that learns."
+        )
     for name in names:
         if near := difflib.get_close_matches(name, game.scripts, n=1, cutoff=0.86):
             raise ValueError(f"Is {name!r} to learn, or is it {near[0]!r}, who is scripted? Rename it if it learns.")

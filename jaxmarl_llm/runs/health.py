@@ -24,7 +24,9 @@ class Rule:
 
     Values that are not finite (None) are ignored; with `below` so is 0, the mean over no utterances. Without `times`
     the limit alone counts, from the start. `says` is the cause and `do` the advice. A rule of `drift` is about policies
-    that began from a model or a warm start: a random one has nothing to lose.
+    that began from a model or a warm start: a random one has nothing to lose. With `least` the least of the values
+    metric/NAME counts, under the metric's name: it is passed if all pass it. A rule of `young` updates is about the
+    beginning of a run, and sees these alone.
     """
 
     metric: str
@@ -35,6 +37,8 @@ class Rule:
     updates: int = 3
     do: str = ""
     drift: bool = False
+    least: bool = False
+    young: int | None = None
 
     def threshold(self, begun: float) -> float:
         if self.times is None:
@@ -57,6 +61,14 @@ RULES = (
         "episodes paid what is not finite and were left out",
         updates=1,
         do="Mend the reward: a sentence of its own names the game, the seat and the turn.",
+    ),
+    Rule(
+        "zero_groups",
+        0.999,
+        "no group had different rewards, so that rewards teach nothing",
+        do="Unless all is solved: take easier questions, a reward with partial credit, or larger groups.",
+        least=True,
+        young=20,
     ),
     Rule(
         "entropy",
@@ -130,6 +142,7 @@ class _Watched:
     """One rule on one metric of one seed."""
 
     first: list[float] = field(default_factory=list)
+    seen: int = 0  # updates
     beyond: int = 0  # updates in a row
     within: int = 0  # likewise
     warned: bool = False
@@ -142,18 +155,22 @@ class Monitor:
         self._rules: dict[str, list[Rule]] = {}
         for rule in (rule for rule in rules if drift or not rule.drift):
             self._rules.setdefault(rule.metric, []).append(rule)
+        self._least = {metric for metric, of_metric in self._rules.items() if any(rule.least for rule in of_metric)}
         self._watched: dict[tuple[Rule, str, int], _Watched] = {}
 
     def see(self, step: int, seed: int, row: Mapping[str, float | None]) -> list[Warned]:
         """The rules that begin to hold with this row {metric: value}."""
         warnings = []
-        for name, value in row.items():
+        for name, value in self._reduce(row).items():
             if value is None:
                 continue
             for rule in self._rules.get(name.split("/")[0], ()):
                 if rule.below and value == 0:
                     continue
                 watched = self._watched.setdefault((rule, name, seed), _Watched())
+                watched.seen += 1
+                if rule.young is not None and watched.seen > rule.young:
+                    continue
                 if len(watched.first) < FIRST:
                     watched.first.append(float(value))
                 begun = sum(watched.first) / len(watched.first)
@@ -168,6 +185,17 @@ class Monitor:
                     watched.warned = True
                     warnings.append(Warned(step, seed, name, float(value), threshold, begun, rule.says, rule.do))
         return warnings
+
+    def _reduce(self, row: Mapping[str, float | None]) -> dict[str, float | None]:
+        """The row with the least value of each metric that has a rule of `least`, in place of its values by name."""
+        kept: dict[str, float | None] = {}
+        for name, value in row.items():
+            metric = name.split("/")[0]
+            if metric not in self._least:
+                kept[name] = value
+            elif value is not None:
+                kept[metric] = min(value, before) if (before := kept.get(metric)) is not None else value
+        return kept
 
 
 def sentences(warnings: Iterable[Warned], seeds: int) -> list[str]:

@@ -7,6 +7,7 @@ import inspect
 import math
 from collections.abc import Awaitable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from itertools import groupby
 from reprlib import Repr
 from typing import Any
@@ -42,6 +43,7 @@ def score(game: Prompts, questions: Sequence[Question], texts: Sequence[str]) ->
     return table, problems
 
 
+@lru_cache(maxsize=8)  # a command checks its questions before it makes a run of them
 def probe(game: Prompts) -> None:
     """Asks each reward for empty answers. Raises ValueError, with the question, for a reward that cannot be used."""
     for name, reward in game.rewards.items():

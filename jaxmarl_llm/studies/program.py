@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxmarl_llm.devices import distributed, sharding
 from jaxmarl_llm.keys import EVALUATE, key_for
-from jaxmarl_llm.models import lora
+from jaxmarl_llm.models import loading, lora
 from jaxmarl_llm.rollout.policy import PLAIN
 from jaxmarl_llm.rollout.policy_files import POLICIES, save_policy
 from jaxmarl_llm.runs.checkpoint import Checkpoints, digests, seal
@@ -29,7 +29,8 @@ from jaxmarl_llm.studies.pages.format import duration
 from jaxmarl_llm.studies.pages.results import write_atomically
 from jaxmarl_llm.studies.prepared import Preparation
 from jaxmarl_llm.studies.settings import Settings, select_models
-from jaxmarl_llm.training.setup import TINY_BASE
+from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.setup import TINY_BASE, playing_mesh, setup
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.view import page, records
 
@@ -46,6 +47,13 @@ def trainer_of(settings: Settings, program: Program) -> Trainer:
     return Trainer(
         program.recipe, hparams, seeds, models, settings.mesh, settings.rollout_mesh, max_skipped=0, quiet=True
     )
+
+
+def check(settings: Settings, recipe: Recipe) -> None:
+    """Raises ValueError for settings with which a recipe cannot train: makes its parts, with no weights of models."""
+    mesh = sharding.mesh(settings.mesh)
+    parts = setup(recipe, select_models(settings, recipe), mesh, loading.abstract)
+    playing_mesh(parts, mesh, settings.rollout_mesh)
 
 
 def saved_updates(out: Path, program: Program) -> int:
@@ -80,6 +88,8 @@ def train_program(
     if distributed.broadcast(whole):
         return True
     trainer = training.prepare()
+    if settings.keep.best and program.recipe.evaluate is None and (names := trainer.metric_names()):
+        on_names(names)  # a misspelt metric ends the run before its first update
     if distributed.any_process(stop.is_set()):
         return False
     with ExitStack() as stack:

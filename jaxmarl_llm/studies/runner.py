@@ -30,7 +30,7 @@ import dataclasses
 import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,7 @@ from jaxmarl_llm.studies.registry import Entry
 from jaxmarl_llm.studies.settings import Settings, select_arms, select_models
 from jaxmarl_llm.studies.study import Study
 from jaxmarl_llm.text.plots import sparkline
+from jaxmarl_llm.text.refusals import suggest
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.setup import TINY, TINY_BASE
 from jaxmarl_llm.view import page
@@ -123,6 +124,8 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         read_config(
             locate(source, ABOUT) / "config.json"
         )  # a wrong model ends the run before anything is told or compiled
+    for recipe in arms.values():
+        program.check(settings, recipe)
     results.check(info)
     main = next((name for name in study.metrics if name not in study.derived), "return")
     seen: dict[str, list[float]] = {}  # values of the main metric, by program
@@ -173,6 +176,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
                 count = lambda number, metrics, part=part: shown.step(tell(part, metrics))
 
                 def check(measured: set[str], part: Program = part) -> None:
+                    check_best(settings.keep.best, measured)
                     names.update(dict.fromkeys(part.arms, measured))
                     check_metrics(entry, every, names)
 
@@ -226,6 +230,15 @@ def collect_results(
         {arm: read_games(out, file, arm, seeds, alone) for arm in arms} for file in (program.BEFORE, program.AFTER)
     )
     return {"curves": curves, "seconds": seconds, "final": final, "before": before, "after": after}
+
+
+def check_best(best: str, measured: Collection[str]) -> None:
+    """Raises ValueError if no checkpoint could be the best by this metric, since no update measures it."""
+    if best and best not in measured:
+        names = sorted(measured)
+        raise ValueError(
+            f"No update measures {best!r} of --keep.best. {suggest(best, names)}Known: {', '.join(names)}."
+        )
 
 
 def check_metrics(entry: Entry, arms: Mapping[str, Recipe | Computed], names: Mapping[str, set[str]]) -> None:

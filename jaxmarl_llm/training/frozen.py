@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from jaxmarl_llm.devices import sharding
@@ -34,6 +35,8 @@ def seat_frozen(
     """
     weights: dict[str, dict] = {}
     for name, directory in recipe.frozen.items():
+        if not Path(directory).is_dir():  # before it is taken for a model of the hub
+            raise ValueError(f"The line-ups seat {name!r}, and there is no directory {directory}.")
         try:
             policy = load_policy(directory, load=lambda source: load(source, dtypes.parameters))
         except (ValueError, OSError) as error:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,12 +127,16 @@ def check_optimiser(optimiser: Any, learners: Sequence[str]) -> None:
         _check_result(function)
 
 
-def check_rates(hparams: Mapping[str, Any]) -> None:
-    """Raises ValueError for a learning rate, or a value of its schedule, that is negative or not finite."""
-    for name, rate in hparams.items():
-        given = name.partition("/")[0] == "learning_rate" and not callable(rate)
-        if given and not all(0 <= x < math.inf for x in np.ravel(rate)):
-            raise ValueError(f"{name} must be finite and not negative, got {rate}.")
+def check_hparams(hparams: Mapping[str, Any], choices: Collection[str] = ()) -> None:
+    """Raises ValueError for an hparam that is no number and no schedule, unless `choices` has its name. A learning
+    rate, or a value of its schedule, must also be finite and not negative."""
+    for name, value in hparams.items():
+        if callable(value) or name in choices:
+            continue
+        if np.asarray(value).dtype.kind not in "biuf":
+            raise ValueError(f"The hparam {name!r} is a number, or a function of the update's number: got {value!r}.")
+        if name.partition("/")[0] == "learning_rate" and not all(0 <= x < math.inf for x in np.ravel(value)):
+            raise ValueError(f"{name} must be finite and not negative, got {value}.")
 
 
 def check_common(optimiser: Any) -> None:

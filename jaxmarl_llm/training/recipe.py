@@ -32,7 +32,7 @@ from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training.estimator import check_advantage
 from jaxmarl_llm.training.left_out import mean_of_kept
-from jaxmarl_llm.training.optimiser import check_optimiser, check_rates
+from jaxmarl_llm.training.optimiser import check_hparams, check_optimiser
 from jaxmarl_llm.training.records import NEW, TINY_SIZE, AdvantageFn, Arranged, Common, Snapshots, TinySize
 from jaxmarl_llm.training.update import Optimiser, OptimiserFn
 
@@ -198,7 +198,7 @@ class Recipe:
             if policy and policy not in self.learners:
                 raise ValueError(f"The hparam {name!r} is of no policy that learns: those are {self.learners}.")
         check_optimiser(self.optimiser, self.learners)
-        check_rates(self.hparams)
+        check_hparams(self.hparams)
         check_choices(self.choices, self.selection)
         for name in self.choices:
             if name in DEFAULT_HPARAMS or name in self.hparams or name.startswith("learning_rate/"):
@@ -349,15 +349,16 @@ def by_run(recipe: Recipe, hparams: Sequence[Mapping[str, Any]]) -> dict[str, An
         if wrong := [*(set(names) ^ set(run))]:
             has = "lacks" if wrong[0] in names else "has"
             raise ValueError(f"A run {has} the hparam {wrong[0]!r}: give it Recipe.all_hparams, {', '.join(names)}.")
-        check_rates(run)
+        check_hparams(run, recipe.choices)
     return stack_runs(recipe.choices, hparams)
 
 
 def check_line_ups(field: str, line_ups: Any) -> None:
     """Raises ValueError unless these are line-ups, a tuple of tuples of names. A text would be read by letters."""
-    line_up = lambda names: isinstance(names, tuple) and names and all(isinstance(name, str) for name in names)
+    named = lambda name: isinstance(name, str) and name.strip()
+    line_up = lambda names: isinstance(names, tuple) and names and all(map(named, names))
     if not (isinstance(line_ups, tuple) and all(map(line_up, line_ups))):
-        raise ValueError(f"Line-ups are tuples of names, (('a', 'b'),): got {field}={line_ups!r}.")
+        raise ValueError(f"Line-ups are tuples of names, (('a', 'b'),), none of them empty: got {field}={line_ups!r}.")
 
 
 def is_past(name: str) -> bool:

@@ -96,7 +96,7 @@ def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Ca
     if base and isinstance(recipe.warm_start, Recipe | Common):
         raise ValueError("Only tiny policies begin where another recipe ended, or as copies of one that imitates.")
     check_sizes(recipe, policy_sets)
-    first = chosen[recipe.learners[0]] if recipe.learners else Model()
+    first = chosen[recipe.learners[0]]
     dtypes = Dtypes(first.dtype, first.dtype, first.dtype)
     seat_frozen(recipe, policy_sets, base, load, dtypes, mesh, compiled=not on_host)
     seats = recipe.seats * (recipe.groups // len(recipe.seats))
@@ -168,6 +168,26 @@ def check_mesh(rollout: Any, mesh: Any) -> None:
     """Raises ValueError unless the rows of every policy set divide over the mesh."""
     for layout in rollout.layouts.values():
         sharding.check_groups(mesh, len(layout.assignments))
+
+
+def playing_mesh(parts: Parts, mesh: Any, axes: str) -> Any:
+    """The mesh of the devices after `mesh` that play ahead, from a text as `sharding.mesh` reads it; None for "".
+
+    Raises ValueError for a recipe that no rollout mesh can play, and for a game in plain Python in several processes.
+    """
+    recipe = parts.recipe
+    if isinstance(recipe.game, HostGame) and (axes or jax.process_count() > 1):
+        raise ValueError("A game in plain Python is played by one process, without a rollout mesh.")
+    if not axes:
+        return None
+    if recipe.past or recipe.arrange or recipe.step is not None or jax.process_count() > 1:
+        raise ValueError(
+            "A rollout mesh takes one process, and a recipe without snapshots and other past selves, arrangement or a "
+            "step of its own."
+        )
+    playing = sharding.mesh(axes, after=mesh.size)
+    check_mesh(parts.rollout, playing)
+    return playing
 
 
 def check_sizes(recipe: Recipe, policy_sets: Mapping[str, PolicySet]) -> None:

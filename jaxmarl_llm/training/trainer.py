@@ -33,7 +33,7 @@ from jaxmarl_llm.training.left_out import without_places
 from jaxmarl_llm.training.programs import Functions, Programs
 from jaxmarl_llm.training.recipe import Recipe, by_run
 from jaxmarl_llm.training.records import Arranged, Run
-from jaxmarl_llm.training.setup import TINY, Model, check_mesh, setup, small
+from jaxmarl_llm.training.setup import TINY, Model, playing_mesh, setup, small
 from jaxmarl_llm.training.step import Metrics, Part
 from jaxmarl_llm.training.watch import Watch
 
@@ -96,16 +96,8 @@ class Trainer:
         self.small = small(self.policy_sets)
         self.rollout_mesh: tuple[Any, dict] | None = None  # the mesh that plays, and the bases on it
         self.on_host = isinstance(recipe.game, HostGame)
-        if self.on_host and (rollout_mesh or jax.process_count() > 1):
-            raise ValueError("A game in plain Python is played by one process, without a rollout mesh.")
-        if rollout_mesh:
-            if recipe.past or recipe.arrange or recipe.step is not None or jax.process_count() > 1:
-                raise ValueError(
-                    "A rollout mesh takes one process, and a recipe without snapshots and other past selves, "
-                    "arrangement or a step of its own."
-                )
-            playing = sharding.mesh(rollout_mesh, after=self.mesh.size)
-            check_mesh(self.rollout, playing)
+        playing = playing_mesh(self.parts, self.mesh, rollout_mesh)
+        if playing is not None:
             self.parts = dataclasses.replace(self.parts, ahead=True)
             self.rollout_mesh = playing, sharding.place(self.base, playing)
         self.seeds = tuple(seeds)
@@ -182,6 +174,14 @@ class Trainer:
             return self.init()
         with sharding.use(self.mesh):
             return self._add_sharding(self.programs.init.eval_shape(self.base, self.keys, self._tiny_shape))
+
+    def metric_names(self) -> set[str]:
+        """The names of the metrics of `update`, by tracing alone; none where `compile_update` does nothing."""
+        if self.on_host or self.rollout_mesh:
+            return set()
+        with sharding.use(self.mesh):
+            given = self.base, self.keys, self.hparams_at(0), self.abstract(), jnp.int32(0)
+            return {*without_places(self.programs.update.eval_shape(*given)[1])}
 
     def compile_update(self) -> None:
         """Compiles the program of `update` ahead of its first call; another thread may do so. Does nothing if games are

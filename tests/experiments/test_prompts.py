@@ -15,6 +15,7 @@ from rich.console import Console
 from experiments import prompts
 from experiments.prompts import Options, reward_of, study_of
 from jaxmarl_llm.environments.bridges.prompt_rewards import Exact, Number, Pattern
+from jaxmarl_llm.runs.checkpoint import Keep
 from jaxmarl_llm.studies import program
 from jaxmarl_llm.studies.settings import Settings
 from jaxmarl_llm.training.recipe import for_pretrained
@@ -81,17 +82,65 @@ def test_the_study_holds_out_questions_and_evaluates_models_too(data):
         ({"run": Settings("prompts", frozen=True)}, "These questions have no frozen table"),
         ({"run": Settings("mars")}, "The word 'mars' belongs to no option"),
         ({"reward": ("number",)}, "The reward 'number' raised ValueError: the field 'answer' holds no number: 'a'"),
+        ({"reward": ("exact:anser",)}, r"there is no field 'anser' \(did you mean 'answer'\?\)"),
+        ({"budget": 0}, "budget is a whole number of at least 2"),
+        ({"run": Settings("prompts", mesh="dta=1")}, "A mesh is written as data=2"),
+        ({"run": Settings("prompts", mesh="data=99")}, "A mesh of 99 devices was asked for"),
+        ({"run": Settings("prompts", mesh="data=2", groups=7)}, "A batch of 7 prompts"),
+        ({"run": Settings("prompts", rollout_mesh="data=1")}, "is played by one process, without a rollout mesh"),
+        ({"run": Settings("prompts", group_size=1)}, "group_size must be at least 2"),
+        ({"eval_every": 0}, "eval_every must be at least 1"),
         ({"budget": 600}, "An answer of 600 tokens, the budget, leaves no room in the context of policy, 512 tokens"),
     ],
 )
 def test_a_run_that_cannot_work_ends_before_anything_compiles(data, tmp_path, options, says, compiled_programs):
-    run = Settings("prompts", seeds=1, out=tmp_path / "out", log=())
+    printed = io.StringIO()
+    options = Options(**{"data": data, "reward": ("exact",), "run": Settings("prompts"), **options})
+    run = dataclasses.replace(options.run, seeds=1, out=tmp_path / "out", log=())
     with pytest.raises(ValueError, match=says):
-        prompts.run(
-            Options(**{"data": data, "reward": ("exact",), "run": run, **options}), threading.Event(), Console()
-        )
+        prompts.run(dataclasses.replace(options, run=run), threading.Event(), Console(file=printed))
+    assert not printed.getvalue() and not run.out.exists()
     small = {"jit(stage)", "jit(convert_element_type)"}  # the first state: milliseconds, or known from earlier tests
     assert not {*compiled_programs()} - small
+
+
+def test_no_bonus_moves_a_model_that_earns_nothing(data):
+    """Adam makes steps of full size of the gradient of an entropy bonus alone."""
+    hparams = lambda **options: for_pretrained(
+        study_of(Options(data, ("exact",), **options)).study.recipes[prompts.ARM]
+    )
+    assert hparams().all_hparams["entropy"] == 0 and hparams(entropy=0.01).all_hparams["entropy"] == 0.01
+
+
+def test_settings_that_one_may_not_have_meant_are_told(data):
+    recipe = study_of(Options(data, ("exact",))).study.recipes[prompts.ARM]
+    tiny, repeated = prompts.cautions(Settings("prompts", groups=14), recipe)
+    assert tiny.startswith("Note: without --model a tiny policy with random weights is trained")
+    assert "an update asks 14 groups, and there are 13 questions to train on" in repeated
+    assert prompts.cautions(Settings("prompts", groups=13, model="smollm2"), recipe) == []
+
+
+def test_options_of_checkpoints_are_those_of_studies(capsys):
+    with pytest.raises(SystemExit):
+        prompts.command("experiments", ["--help"])
+    printed = capsys.readouterr().out
+    assert all(f"--keep.{field.name}" in printed for field in dataclasses.fields(Keep))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ([0, 0, 0, 0, 0], [1, 1, 0.5, 1, 1], "+0.90, 95% interval over questions +0.62 to +1.18. The reward rose."),
+        ([0, 0, 0, 0, 0], [0, 0, 0, 0, 0], "95% interval over questions +0.00 to +0.00. No rise or fall is shown."),
+        ([0, 0.25], [0.5, 0.75], "+0.50. Question by question: 0.00 to 0.50, 0.25 to 0.75; so few have no interval."),
+    ],
+)
+def test_the_last_words_judge_the_held_out_questions(data, tmp_path, before, after, says):
+    entry = study_of(Options(data, ("exact",), held_out=str(len(before) / 16)))
+    (tmp_path / "rloo").mkdir()
+    for file, values in (("before.json", before), ("after.json", after)):
+        (tmp_path / "rloo" / file).write_text(json.dumps({"held_out/return": [values]}))
+    assert prompts.compare(Settings("prompts", seeds=1), tmp_path, entry.study).endswith(says)
 
 
 @pytest.mark.long
@@ -125,6 +174,7 @@ def test_a_run_that_is_stopped_goes_on_with_the_same_numbers(data, tmp_path, mon
     assert not done and "the same command continues" in printed
     done, printed = run("parts")
     assert done and "Held-out return, mean of 3 questions with 4 answers each: " in printed
+    assert printed.count("Claim") == 1  # no verdict, no claim at the end
     assert printed.count("questions.jsonl, line ") >= 3 and "Held out: " in printed
     assert "update 6 of 6" in printed and "update 1 of 6" not in printed
     texts = [(tmp_path / out / "rloo/metrics.jsonl").read_text() for out in ("whole", "parts")]

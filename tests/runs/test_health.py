@@ -53,9 +53,41 @@ def test_seeds_and_policies_are_watched_apart_and_told_together():
     assert sentences([Warned(0, 0, "x", 2.0, 1.0, 1.0, "too much", "")], 1) == ["Warning, update 1: x is 2 (too much)."]
 
 
-SOUND = {"skipped": 0, "left_out": 0, "entropy": 1.0, "length": 10.0, "full": 0.1, "repeated": 0.1, "kl": 0.01}
+def test_the_least_of_a_metric_is_passed_if_all_seats_pass_it():
+    """A seat that a script plays has no advantage, and so no group with any."""
+    monitor, found = Monitor([Rule("x", 0.9, "none", updates=2, least=True)]), []
+    for step, seats in enumerate([(1, 0), (1, 0), (1, 1), (1, None), (None, None)]):
+        found += monitor.see(step, 0, {f"x/seat_{seat}": value for seat, value in enumerate(seats)})
+    assert [(w.step, w.metric, w.value) for w in found] == [(3, "x", 1)]
+
+
+def test_a_rule_of_young_runs_is_silent_later():
+    """Where all is solved no reward differs either."""
+    rule = Rule("x", 0.9, "", updates=3, young=5)
+    assert warned([0, 0, 1, 1, 1], rule) == [4] and warned([0, 0, 0, 1, 1, 1, 1], rule) == []
+
+
+SOUND = {
+    "skipped": 0,
+    "left_out": 0,
+    "zero_groups": 0.9,
+    "entropy": 1.0,
+    "length": 10.0,
+    "full": 0.1,
+    "repeated": 0.1,
+    "kl": 0.01,
+}
 SOUND |= {"approximate_kl": 0.001, "ratio": 1.0, "clipped": 0.1, "truncated": 0.1}
-SICK = {"skipped": 2, "left_out": 3, "entropy": 0.05, "length": 30.0, "full": 0.9, "repeated": 0.6, "kl": 2.0}
+SICK = {
+    "skipped": 2,
+    "left_out": 3,
+    "zero_groups": 1.0,
+    "entropy": 0.05,
+    "length": 30.0,
+    "full": 0.9,
+    "repeated": 0.6,
+    "kl": 2.0,
+}
 SICK |= {"approximate_kl": 0.5, "ratio": 3.0, "clipped": 0.7, "truncated": 0.7}
 
 
@@ -70,4 +102,4 @@ def test_a_policy_that_began_at_random_does_not_drift():
     """Its entropy falls because it learns; a ratio that is off is a fault of any policy."""
     monitor, rows = Monitor(drift=False), [SOUND] * 3 + [SICK] * 5
     found = {warned.metric for step, row in enumerate(rows) for warned in monitor.see(step, 0, row)}
-    assert found == {"skipped", "left_out", "approximate_kl", "ratio", "clipped", "truncated"}
+    assert found == {"skipped", "left_out", "zero_groups", "approximate_kl", "ratio", "clipped", "truncated"}

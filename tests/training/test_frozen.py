@@ -17,6 +17,8 @@ from jaxmarl_llm.environments.classic.card_games import KuhnPoker
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.runs.checkpoint import Checkpoints
+from jaxmarl_llm.studies import program
+from jaxmarl_llm.studies.settings import Settings
 from jaxmarl_llm.training import step, trainer
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import FROZEN, Recipe
@@ -85,9 +87,17 @@ def test_an_adapter_has_the_base_that_it_names(home):
     assert same(made.base[name], home.base) and same(made.parts.frozen[name]["policy"], home.adapter)
 
 
+def test_the_parts_beside_a_frozen_policy_are_checked_without_weights(home):
+    """Before a study claims its directory."""
+    for directory in ("whole", "adapter"):
+        program.check(Settings("toy"), recipe_of(home.path / directory))
+    with pytest.raises(ValueError, match="and there is no directory"):
+        program.check(Settings("toy"), recipe_of(home.path / "nothing"))
+
+
 @pytest.mark.parametrize(
     ("directory", "says"),
-    [("other", "a tiny policy of another game"), ("nothing", "holds no policy to play: There is no directory")],
+    [("other", "a tiny policy of another game"), ("nothing", "and there is no directory")],
 )
 def test_a_policy_that_cannot_play_is_one_sentence(home, directory, says):
     with pytest.raises(ValueError, match=says):

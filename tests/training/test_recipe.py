@@ -168,6 +168,7 @@ def test_what_a_loss_returns_is_checked(returned, says):
 
 
 LINE_UPS = ["ab", ("a", "b"), ("ab", "ab"), (("a", "b"), "ab"), [["a", "b"]], (["a", "b"],), ((),), ((1, 2),), None]
+LINE_UPS += [(("a", ""),)]
 
 
 @pytest.mark.parametrize("line_ups", LINE_UPS)
@@ -228,6 +229,9 @@ def test_components_are_weighed_by_the_estimator():
         ({"hparams": {"learning_rate/c": 1e-3}}, "'learning_rate/c' is of no policy that learns"),
         ({"seats": (("a", "correctt"),)}, "Is 'correctt' to learn, or is it 'correct', who is scripted"),
         ({"seats": (("a", "tit_for_tat"),)}, "'tit_for_tat' is a script of .*, and not of"),
+        ({"hparams": {"learning_rate": "fast"}}, "The hparam 'learning_rate' is a number, .*: got 'fast'"),
+        ({"hparams": {"entropy": None}}, "The hparam 'entropy' is a number"),
+        ({"seats": (("random", "random"),)}, "Nobody learns: .* the scripts are .*random"),
         ({"hparams": {"learning_rate": -1e-3}}, "learning_rate must be finite and not negative, got -0.001"),
         ({"hparams": {"learning_rate/a": float("nan")}}, "learning_rate/a must be finite and not negative"),
         ({"advantage": None}, "needs an advantage estimator"),

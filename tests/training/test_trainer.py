@@ -112,11 +112,12 @@ def test_what_begins_and_updates_a_run_is_traced_and_compiled_once_ahead_or_not(
         state = trainer.init()
         trainer.init()
         for number in range(2):
-            state, _ = trainer.update(state, number)
+            state, metrics = trainer.update(state, number)
     finally:
         jax.config.update("jax_log_compiles", False)
     for name, times in (("init", 1), ("update", cores)):  # each core has a program
         assert (count(f"compilation of jit({name})"), count(f"tracing {name} for jit")) == (times, 1), name
+    assert trainer.metric_names() == {*metrics}
     waits = capsys.readouterr().err
     assert waits.count("compiling the update took") == waits.count("making the first policies took") == 1
 

@@ -7,6 +7,7 @@ of the same length. A function gets the fields that its signature names, or all 
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import math
 import re
@@ -88,7 +89,8 @@ class Number:
 def fields_of(reward: Exact | Number, fields: dict[str, Sequence[Any]]) -> Sequence[Any]:
     """The field of the questions that a reward reads. Raises ValueError if they do not have it."""
     if reward.field not in fields or any(value is None for value in fields[reward.field]):
-        raise ValueError(f"there is no field {reward.field!r}")
+        near = difflib.get_close_matches(reward.field, [name for name in fields if name != reward.field], n=1)
+        raise ValueError(f"there is no field {reward.field!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
     return fields[reward.field]
 
 

@@ -132,6 +132,8 @@ class Prompts(HostGame):
     `Recipe.evaluate=held_out` (`training.host_games`) these questions are answered `answers` times each, and never
     trained. A row has at most `context` tokens; answers are computed in `slots` slots.
 
+    An entropy bonus destroys a model that earns nothing: hparams={"entropy": 0.0} takes the default one away.
+
     A reward that raises, or that is no finite number, leaves its answer out of the update, and is reported with its
     question. Raises ValueError for data or rewards that cannot work.
     """

@@ -123,17 +123,18 @@ def caption(results: Mapping[str, Any], width: int) -> str:
 
 
 def show(results: Mapping[str, Any], console: Console) -> None:
-    """Prints the table, the first main metric by seed, the claim and the verdicts."""
+    """Prints the table, the first main metric by seed, and the claim with its verdicts."""
     for part in tables(results, console.width):
         console.print(part)
     first, arms, counts = results["metrics"][0], results["arms"], counts_of(results, {})
     seeds = [f"{arm} {tell_seeds(results, arm, first, counts)}" for arm in arms if has(arms[arm], first)]
     tested = results["model"] in ("tiny", LABEL) or results.get("scope") == "any"
     claim = "Claim" if tested else "Claim about tiny policies, not tested by this run"
+    untold = "sweep" in results or (tested and not judge(results))  # a claim that nothing judges is no result
     lines = [
         *filter(None, [caption(results, console.width)]),
         f"{first}, seed by seed: {'; '.join(seeds)}",
-        *([] if "sweep" in results else [f"{claim}: {results['claim']}"]),  # a sweep tests none
+        *([] if untold else [f"{claim}: {results['claim']}"]),
         *verdicts(results),
     ]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
