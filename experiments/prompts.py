@@ -12,6 +12,7 @@ policies. A share of the questions is held out, and answered before and after tr
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
