@@ -222,7 +222,7 @@ def _connector(service: Service) -> Callable[[str, str], Any]:
         try:
             from jaxmarl_llm.serving.clients import Clients
         except ImportError as error:
-            raise ImportError("A client needs further ones: pip install 'jaxmarl-llm[serve]'.") from error
+            raise ImportError("A client needs further ones: pip install 'jaxmarl_llm[serve]'.") from error
         return Clients(service)
 
     return lambda episode, seat: clients().client(episode, seat)
