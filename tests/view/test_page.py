@@ -266,7 +266,7 @@ def test_an_answer_says_its_role_action_pay_advantage_and_cut(opened, tmp_path):
     assert ["cut off" in row for row in tab.locator("#list button").all_inner_texts()] == [False, True]
     assert "cut off" not in whole
     tab.locator("#list button").nth(1).click()
-    assert tab.locator("main h3 .cut").all_inner_texts() == ["  cut off"]
+    assert [text.strip() for text in tab.locator("main h3 .cut").all_inner_texts()] == ["cut off"]
 
 
 @pytest.mark.commands
