@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import jax
@@ -18,8 +19,10 @@ import pytest
 
 import jaxmarl_llm
 from jaxmarl_llm.environments import REGISTRY
+from jaxmarl_llm.environments.bridges import python_games
 from jaxmarl_llm.rl.losses.records import Batch, Scores
 from jaxmarl_llm.studies import catalogue
+from jaxmarl_llm.training.recipe import DEFAULT_HPARAMS
 from jaxmarl_llm.view import page as games_page
 from tests.support import budget
 
@@ -294,13 +297,56 @@ def test_the_snippets_on_agent_programs_run_from_top_to_bottom(tmp_path, monkeyp
             continue
         for snippet in re.findall(r"```python\n(.*?)```", part, re.DOTALL):
             if "__all__" in snippet:
-                (tmp_path / "repeat_digits.py").write_text(snippet)
+                module = "pass_letters" if "PassLetters" in snippet else "repeat_digits"
+                (tmp_path / f"{module}.py").write_text(snippet)
             elif "fragile" in snippet:
                 with pytest.warns(UserWarning, match="ZeroDivisionError: .* Episodes that failed: "):
                     exec(snippet, names)
             else:
                 exec(snippet, names)
     assert len(capsys.readouterr().out.splitlines()) >= 5
+
+
+def test_the_game_of_textarena_is_a_whole_program_of_few_lines(monkeypatch):
+    """Without the package and its games: the recipe is one that can train."""
+    (snippet,) = snippets("game")
+    before, _, loop = snippet.partition("trainer = ")
+    monkeypatch.setattr(python_games, "textarena", lambda env_id, players, **settings: print)
+    exec(before, names := {})
+    names["recipe"].check()
+    assert len(snippet.splitlines()) <= 28 and "for number in range(recipe.updates)" in loop
+
+
+@pytest.mark.commands
+def test_the_policy_in_the_game_of_textarena_learns_to_say_moves(capsys):
+    pytest.importorskip("textarena")
+    (snippet,) = snippets("game")
+    exec(snippet, {})
+    lines = [line for line in capsys.readouterr().out.splitlines() if "first/illegal" in line]
+    illegal = [float(re.search(r"illegal (\S+)", line)[1]) for line in lines]
+    assert len(lines) == 12 and np.mean(illegal[:2]) > 0.25 and np.mean(illegal[-5:]) < 0.1
+
+
+def test_the_environment_of_two_roles_is_the_one_that_tests_play():
+    played = (ROOT / "tests/support/verifiers_environments/pass_letters.py").read_text()
+    assert played in snippets("agent_program") and "literalinclude" not in (DOCS / "howto/agent_program.md").read_text()
+
+
+@pytest.mark.parametrize("page", ["agent_program", "game", "model"])
+def test_defaults_of_hparams_are_those_of_the_recipe(page):
+    text = " ".join((DOCS / f"howto/{page}.md").read_text().split())
+    (listed,) = re.findall(r"have their defaults: (.*?)\. ", text)
+    told = {name: float(value) for name, value in re.findall(r"`(\w+)` ([\de.-]+\d)", listed)}
+    assert told == DEFAULT_HPARAMS and '"entropy": 0.0' in text
+
+
+def test_every_extra_of_the_pages_is_installed_from_the_clone():
+    for page in PAGES:
+        text = page.read_text()
+        assert "pip install 'jaxmarl" not in text, f"{page.name}: this finds nothing outside the clone's environment"
+        for extras in re.findall(r"pip install -e '\.\[([\w,]+)\]'", text):
+            declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+            assert {*extras.split(",")} <= {*declared}, page.name
 
 
 def test_the_guide_names_the_budget_of_the_tests():

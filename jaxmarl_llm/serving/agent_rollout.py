@@ -134,13 +134,14 @@ class AgentRollout(HostRollout):
         why = why or (f"{silent[0]} never spoke." if silent else "")
         rewards, wrong_pay = _read_pay(paid, game.seats, record.spoke) if not why else ({}, "")
         if why := why or wrong_pay:
-            rewards, _ = _read_pay(episode.rewards, game.seats, record.spoke)
+            rewards, _ = _read_pay(episode.rewards, game.seats, record.spoke, whole=False)
         if why:
             self.wrong_rewards.add(index, why if why.endswith(".") else f"{why}.")
         rows = service.close_episode(name)
         numbers = {at: finite_reward(reward) for at, reward in rewards.items()}
         if wrong := [at for at, reward in numbers.items() if np.isnan(reward)]:
-            self.wrong_rewards.add(index, f"it pays {game.seats[wrong[0][1]]} {rewards[wrong[0]]!r}, no finite number.")
+            given, seat = rewards[wrong[0]], game.seats[wrong[0][1]]
+            self.wrong_rewards.add(index, f"The reward of seat {seat!r} is {given!r}, which is no finite number.")
         return Ended(record.spoke, numbers, [rows[seat] for seat in game.seats], bool(why))
 
     async def _play_program(self, episode: AgentEpisode) -> tuple[Any, str]:
@@ -203,10 +204,12 @@ def _place(error: Exception) -> str:
     return f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})" if lines else ""
 
 
-def _read_pay(paid: Any, seats: Sequence[str], spoke: Sequence[int]) -> tuple[dict[tuple[int, int], Any], str]:
+def _read_pay(
+    paid: Any, seats: Sequence[str], spoke: Sequence[int], *, whole: bool = True
+) -> tuple[dict[tuple[int, int], Any], str]:
     """(rewards by turn and seat, why they cannot be read or "")."""
     try:
-        return paid_by_turn(paid, seats, spoke), ""
+        return paid_by_turn(paid, seats, spoke, whole=whole), ""
     except (ValueError, TypeError) as error:
         return {}, str(error)
 
@@ -219,7 +222,7 @@ def _connector(service: Service) -> Callable[[str, str], Any]:
         try:
             from jaxmarl_llm.serving.clients import Clients
         except ImportError as error:
-            raise ImportError("A client needs further ones: pip install 'jaxmarl-llm[serve]'.") from error
+            raise ImportError("A client needs further ones: pip install 'jaxmarl_llm[serve]'.") from error
         return Clients(service)
 
     return lambda episode, seat: clients().client(episode, seat)

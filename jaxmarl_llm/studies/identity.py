@@ -17,7 +17,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, cast
 
-from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.recipe import DEFAULT_HPARAMS, Recipe
 from jaxmarl_llm.training.records import NEW
 
 PACKAGE = __name__.partition(".")[0]
@@ -48,6 +48,11 @@ def describe(value: Any) -> Any:
     if callable(value):
         return _describe(value)
     return value if isinstance(value, str | int | float | None) else type(value).__qualname__
+
+
+def describe_whole(recipe: Recipe) -> Any:
+    """`describe` of a recipe, with the default of every hparam that it leaves out: to read, not to compare runs by."""
+    return describe(recipe.with_hparams(**{**DEFAULT_HPARAMS, **recipe.hparams}))
 
 
 def _is_left_out(field: dataclasses.Field, value: Any) -> bool:

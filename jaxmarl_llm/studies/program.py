@@ -23,7 +23,7 @@ from jaxmarl_llm.runs.checkpoint import Checkpoints, digests, seal
 from jaxmarl_llm.runs.log import RunLog
 from jaxmarl_llm.runs.loop import resume, train
 from jaxmarl_llm.runs.nonfinite import save_nonfinite
-from jaxmarl_llm.studies.identity import describe
+from jaxmarl_llm.studies.identity import describe, describe_whole
 from jaxmarl_llm.studies.lanes import Program, homes_of
 from jaxmarl_llm.studies.pages.format import duration
 from jaxmarl_llm.studies.pages.results import write_atomically
@@ -177,7 +177,7 @@ class Training:
         """Opens each arm's log until `stack` closes, and removes its lines from update `start` on."""
         for arm, arm_home in self.homes.items():
             tell = prefix_texts(self.on_text, self.program.names[arm])
-            config, sinks = describe(self.program.arms[arm]), self.settings.log
+            config, sinks = describe_whole(self.program.arms[arm]), self.settings.log
             drift = not self.trainer.tiny or bool(self.recipe.warm_start)
             log = RunLog(arm_home, self.program.seeds, config, tell, sinks, drift)
             self.logs[arm] = stack.enter_context(log)

@@ -32,7 +32,8 @@ def measure(
         name = parts.policy_set_of[learner]
         mine = trajectory.rows[name].policy == parts.policy_sets[name].policies.index(learner)
         sampled = experience.sampled[name]
-        metrics |= {f"{n}/{learner}": x.value for n, x in speech(sampled, sampled.mask & mine[:, None]).items()}
+        said = speech(sampled, sampled.mask & mine[:, None], parts.policy_sets[name].tokenizer.end)
+        metrics |= {f"{n}/{learner}": x.value for n, x in said.items()}
         if sampled.sampler_logp is not None:
             statistics = mismatch(sampled.behaviour_logp, sampled.sampler_logp, sampled.mask & mine[:, None])
             metrics |= {f"{n}/{learner}": x for n, x in statistics.items()}
@@ -43,18 +44,20 @@ def measure(
     return {**parts.recipe.measure(episodes), **metrics, **experience.left_out, **advantages.metrics}
 
 
-def speech(sampled: SampledTokens, where: jax.Array) -> dict[str, Mean]:
+def speech(sampled: SampledTokens, where: jax.Array, end: int | None) -> dict[str, Mean]:
     """Metrics of the length and repetition of utterances; `where` bool [R, M] holds whole utterances.
 
-    An utterance is the sampled tokens of a row in one turn.
+    An utterance is the sampled tokens of a row in one turn. `end` is the token that ends answers, None if there is
+    none: the last place of a budget holds only the end, which is then not sampled.
 
         length    sampled tokens an utterance
-        full      the share of utterances that used their whole budget
+        full      the share of utterances that used their whole budget before they ended
         repeated  the share of bigrams that occurred before in the same utterance
     """
     same = where[:, 1:] & where[:, :-1] & (sampled.turn[:, 1:] == sampled.turn[:, :-1])  # as the token before
     ends = where & jnp.pad(~same, ((0, 0), (0, 1)), constant_values=True)
     utterances = ends.sum(dtype=jnp.float32)
+    full = sampled.tokens_left <= 1 if end is None else (sampled.tokens_left <= 2) & (sampled.token != end)
     pairs = jnp.where(same, sampled.turn[:, 1:], -1), sampled.token[:, :-1], sampled.token[:, 1:]
     turn, *pair = jax.lax.sort(pairs, dimension=1, num_keys=3)
     again = (turn[:, 1:] >= 0) & (turn[:, 1:] == turn[:, :-1])
@@ -62,6 +65,6 @@ def speech(sampled: SampledTokens, where: jax.Array) -> dict[str, Mean]:
         again &= token[:, 1:] == token[:, :-1]
     return {
         "length": Mean(where.sum(dtype=jnp.float32), utterances),
-        "full": Mean((ends & (sampled.tokens_left <= 1)).sum(dtype=jnp.float32), utterances),
+        "full": Mean((ends & full).sum(dtype=jnp.float32), utterances),
         "repeated": Mean(again.sum(dtype=jnp.float32), same.sum(dtype=jnp.float32)),
     }

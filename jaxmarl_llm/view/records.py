@@ -3,6 +3,7 @@
     study, arm, seed, update   which run; `update` counts the updates made before the game
     game, group, member        index in the batch; the games of a group are siblings: they start alike
     right, note                the right answer to the deal, and the game's note on it, where a game has them
+    cut_off                    true for a game that was cut off before its end (`Episodes.truncated`), else absent
     seats                      by seat:
       policy                   name of the policy or of the scripted player
       role                     the seat's role in its first turn, a name of the game's
@@ -17,7 +18,8 @@
         message                its place in `messages`
         role                   its role, where it is another than the seat's
         means                  the name of its action, in a game whose answers are labels
-        cut                    the budget in tokens, the end included, if the answer used it up before it ended
+        cut                    the budget in tokens, the end included, if the answer used it up before it ended; absent
+                               under a budget of 2: a whole answer of one token looks the same
         tokens                 [{"text"}], `end` for the token that ends answers, and of a token that was sampled, not
                                forced by grammar or budget:
           logp                 natural logarithm of its probability as it was sampled (float32, exactly)
@@ -148,6 +150,7 @@ def game_of(
         "group": group,
         "member": member,
         **deal_of(game, examined, episode),
+        **({"cut_off": True} if episodes.truncated[episode] else {}),
         "seats": seats,
     }
 

@@ -133,10 +133,13 @@ def cut_at(layout: Layout, tokens: np.ndarray, states: Mapping[int, int], left: 
 
     `states` are the grammar states of the sampled tokens by place, `left` the tokens left at the first one. The budget
     ran out if it chose a token where the grammar and the legal actions (bool [N]) allow several, or left no end token.
+    A budget of 2 never counts: only the end can follow its one token, after a whole answer too.
     """
     tables, end = layout.tables, layout.policy_set.tokenizer.end
     first = min(states)
     budget, state = first + left, states[first]
+    if budget <= 2:
+        return 0
     if end is not None and tokens[-1] != end:
         return budget * (len(tokens) + 1 >= budget)
     if not layout.policy_set.masked:

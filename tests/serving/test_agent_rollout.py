@@ -144,7 +144,12 @@ def failing(kind: str):
             await asyncio.sleep(60)
         if kind == "asks too often":
             await episode.say("first", "a")
-        return {"nobody": 1.0} if kind == "pays nobody" else {"first": [1.0]} if kind == "pays too few" else paid
+        wrong = {
+            "pays nobody": {"nobody": 1.0},
+            "pays too few": {"first": [1.0], "second": 0.0},
+            "pays one": {"first": 1},
+        }
+        return wrong.get(kind, paid)
 
     return play
 
@@ -156,7 +161,8 @@ FAILURES = {
     "asks too often": "has had its 3 answers",
     "asks for another temperature": "temperature",
     "pays nobody": "It pays 'nobody'",
-    "pays too few": "It pays first 1 rewards for 2 answers",
+    "pays too few": "The rewards of seat 'first' are 1 in number, its answers 2.",
+    "pays one": "It gives no reward to seat 'second': give every seat one, 0 too.",
 }
 
 
@@ -242,7 +248,7 @@ def test_a_dialogue_that_begins_again_gets_a_row_of_its_own():
         for _ in range(2):
             await episode.say("first", "a")
         await episode.say("second", "b")
-        return {"first": [0.0, 1.0]}
+        return {"first": [0.0, 1.0], "second": 0.0}
 
     trainer = trainer_of(play)
     trajectory = jax.device_get(trainer.rollout(trainer.weights(trainer.init(), 0), jax.random.key(0)))
@@ -257,11 +263,18 @@ def test_a_dialogue_that_begins_again_gets_a_row_of_its_own():
 def test_rewards_by_turn():
     spoke, seats = [0, 1, 0], ("first", "second")
     assert paid_by_turn(2.0, seats, spoke) == {(2, 0): 2.0, (1, 1): 2.0}
-    assert paid_by_turn({"first": [1, 3]}, seats, spoke) == {(0, 0): 1, (2, 0): 3}
-    assert paid_by_turn({"second": 1.0}, seats, [0]) == {}
-    for wrong in ({"third": 1.0}, {"first": [1.0]}):
-        with pytest.raises(ValueError, match="It pays"):
-            paid_by_turn(wrong, seats, spoke)
+    assert paid_by_turn({"first": [1, 3]}, seats, spoke, whole=False) == {(0, 0): 1, (2, 0): 3}
+    assert paid_by_turn({"second": 1.0}, seats, [0], whole=False) == {}
+    wrong = {
+        "It pays 'third', and the seats are first, second": {"third": 1.0, "first": 0.0, "second": 0.0},
+        "rewards of seat 'first' are 1 in number, its answers 2": {"first": [1.0], "second": 0.0},
+        "It gives no reward to seat 'second'": {"first": [1.0, 0.0]},
+        "reward of seat 'first' is None": None,
+        "reward of seat 'first' is 'good'": "good",
+    }
+    for sentence, paid in wrong.items():
+        with pytest.raises(ValueError, match=sentence):
+            paid_by_turn(paid, seats, spoke)
 
 
 @pytest.mark.parametrize(

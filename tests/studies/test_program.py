@@ -1,6 +1,8 @@
 """Programs of a study: which arms share one, which begin alike, and how their lanes are named."""
 
 import dataclasses
+import json
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +12,7 @@ from experiments.rewards.search_self_play import STUDY as SSP
 from jaxmarl_llm.studies.lanes import Program, programs
 from jaxmarl_llm.studies.program import Training, identity
 from jaxmarl_llm.studies.settings import Settings
+from jaxmarl_llm.training.recipe import DEFAULT_HPARAMS
 from jaxmarl_llm.training.warm_start import warm_start_of
 from jaxmarl_llm.view import page
 
@@ -31,6 +34,19 @@ def test_a_warning_names_the_seed_and_of_several_arms_the_arm(tmp_path, arms):
     Training(None, tmp_path, program, print, print, print, SimpleNamespace(prepare=lambda program: ready)).prepare()
     of_arms = [f"{arm}, seed {seed}" for arm in arms for seed in (7, 568406)]
     assert watch.names == (of_arms if len(arms) > 1 else ["seed 7", "seed 568406"])
+
+
+def test_the_settings_of_an_arm_show_every_hparam_and_identify_as_before(tmp_path):
+    """A run that was paused before they did goes on: a checkpoint holds what the recipe says alone."""
+    recipe = dataclasses.replace(CO_TRAINED, hparams={"learning_rate": 1e-2})
+    program = Program({"one": recipe}, (7,), alone=False)
+    training = Training(Settings("study", log=()), tmp_path, program, print, print, print, None)
+    training.trainer = SimpleNamespace(tiny=True)
+    with ExitStack() as stack:
+        training.open_logs(stack, 0)
+    config = json.loads((tmp_path / program.names["one"] / "config.json").read_text())
+    assert config["hparams"] == {**DEFAULT_HPARAMS, "learning_rate": 1e-2} and config["updates"] == recipe.updates
+    assert identity(Settings("study"), program)["arms"]["one"]["hparams"] == {"learning_rate": 1e-2}
 
 
 def test_other_files_of_a_frozen_policy_are_another_run(tmp_path):

@@ -27,6 +27,7 @@ from experiments import _template
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
+from jaxmarl_llm.runs import health
 from jaxmarl_llm.studies import catalogue, program, registry, runner
 from jaxmarl_llm.studies.cli import STOPPED
 from jaxmarl_llm.studies.pages import report
@@ -36,6 +37,7 @@ from jaxmarl_llm.text.tokenizers import HFTokenizer
 from jaxmarl_llm.training.recipe import for_pretrained
 from jaxmarl_llm.training.setup import LORA
 from jaxmarl_llm.training.trainer import Trainer
+from tests.support import loss_cases
 from tests.support.recipe_plays import exit_status
 
 ROOT = Path(__file__).parents[2]
@@ -101,6 +103,20 @@ def test_the_page_of_run_files_names_every_file_of_a_run(unbroken):
         assert any(pattern.fullmatch(file) for pattern in expected.values()), f"{file} is not on the page"
     for name, pattern in expected.items():
         assert any(pattern.fullmatch(file) for file in files), f"{name} is on the page, but a run leaves no such file"
+
+
+def test_the_table_of_metrics_has_all_that_a_run_writes(unbroken):
+    """And that every loss, bfloat16 and games on the host add to them, or that has a warning of its own."""
+    table = (ROOT / "docs/howto/read_a_run.md").read_text().partition("\n## Metrics\n")[2].partition("\n## ")[0]
+    documented = {
+        name for cell in re.findall(r"^\|([^|]*)\|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)
+    }
+    line = json.loads((unbroken / "centred/metrics.jsonl").read_text().splitlines()[0])
+    written = {name.partition("/")[0] for name in line} - {"step", "seed", "right"}  # its lines, and the study's own
+    given = loss_cases.arrays(0)
+    written |= {name for loss in loss_cases.LOSSES.values() for name in jax.eval_shape(loss, given)[1]}
+    written |= {"mismatch", "effective_sample_size", "cut_off", "return"} | {rule.metric for rule in health.RULES}
+    assert len(documented) > 30 and not written - documented
 
 
 def same(one: Path, other: Path) -> None:

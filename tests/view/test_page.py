@@ -249,6 +249,7 @@ def test_an_answer_says_its_role_action_pay_advantage_and_cut(opened, tmp_path):
     games[0]["seats"][0]["answers"][2]["tokens"][-1] |= {"logp": -1.0, "entropy": 0.5, "advantage": 9.5, "top": []}
     script = {"policy": "tit_for_tat", "role": "trader", "messages": [], "turns": [], "answers": []}
     games[0]["seats"][1] |= script | {"acts": [{"turn": 0, "action": 1, "reward": 2.0, "means": "be mean"}]}
+    games += [game(101, turns=1) | {"cut_off": True}]
     tab = opened(written(tmp_path, games))
     said = [" ".join(text.split()) for text in tab.locator(".said").all_inner_texts()]
     assert said == [
@@ -262,6 +263,10 @@ def test_an_answer_says_its_role_action_pay_advantage_and_cut(opened, tmp_path):
     assert "script tit_for_tat" in whole and "seat 1, trader" in whole
     deal = " ".join(tab.locator("#deal").inner_text().split())
     assert deal == "right answer cooperate note The hidden card is K."
+    assert ["cut off" in row for row in tab.locator("#list button").all_inner_texts()] == [False, True]
+    assert "cut off" not in whole
+    tab.locator("#list button").nth(1).click()
+    assert [text.strip() for text in tab.locator("main h3 .cut").all_inner_texts()] == ["cut off"]
 
 
 @pytest.mark.commands

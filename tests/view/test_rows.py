@@ -1,14 +1,17 @@
 """Dialogues of agent programs and questions as records: their messages keep the roles that the program gave them."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jaxmarl_llm.environments.around.wrappers import Formatted
 from jaxmarl_llm.environments.bridges.agent_programs import AgentProgram
 from jaxmarl_llm.environments.bridges.prompts import Prompts, letters
+from jaxmarl_llm.environments.bridges.python_games import PythonGame
 from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.environments.judged.graded import Graded
 from jaxmarl_llm.environments.judged.replies import Replies
@@ -16,11 +19,12 @@ from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.environments.solo.quiz import Quiz
 from jaxmarl_llm.environments.solo.wordle import Wordle
 from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
-from jaxmarl_llm.view import records
+from jaxmarl_llm.view import records, rows
 
 ABOUT = {"study": "program", "arm": "run", "seed": 0, "update": 0}
 SHOT = [{"role": "user", "content": "b"}, {"role": "assistant", "content": "c"}]
@@ -53,6 +57,26 @@ def games_of(recipe: Recipe) -> list[dict]:
     return records.recorder(trainer)(trainer.init(), {0: ABOUT}, 8)[0]
 
 
+def test_an_answer_is_cut_only_if_it_had_room_to_end():
+    layout = SimpleNamespace(tables=None, policy_set=SimpleNamespace(tokenizer=SymbolTokenizer([*"ab?"], ends=True)))
+    cut = lambda said, left: rows.cut_at(layout, np.array(said), {0: 0}, left, np.ones(1, bool))
+    assert cut([0, 1], 3) == 3 and cut([0], 3) == 0
+    assert cut([0], 2) == 0  # "[rock]" in one token, with the end as the only one that can follow
+
+
+def test_a_game_that_was_cut_off_says_so():
+    flags = {name: np.ones((2, 1, 1), bool) for name in ("acted", "valid")} | {"legal": np.ones((2, 1, 1, 1), bool)}
+    numbers = {name: np.zeros((2, 1, 1), int) for name in ("action", "role", "told")}
+    over, group = np.array([True, False]), np.zeros(2, int)
+    episodes = Episodes(
+        reward=np.zeros((2, 1, 1, 1)), **flags, **numbers, group=group, game=group, terminated=over, truncated=~over
+    )
+    examined = SimpleNamespace(trajectory=SimpleNamespace(episodes=episodes), start=())
+    rollout = SimpleNamespace(lineup=SimpleNamespace(group_size=2, seats=(("me",),)), row_of={})
+    whole, cut = (records.game_of(PythonGame(print, 1), rollout, examined, i, ABOUT, {}) for i in range(2))
+    assert "cut_off" not in whole and cut["cut_off"] is True
+
+
 @pytest.mark.long
 def test_messages_of_a_program_keep_their_roles_and_dialogues():
     cuts = set()
@@ -70,9 +94,10 @@ def test_messages_of_a_program_keep_their_roles_and_dialogues():
             for answer in seat["answers"]:
                 assert "<end>" not in seat["messages"][answer["message"]]["content"]
                 ended = answer["tokens"][-1].get("end", False)
-                assert ended != ("cut" in answer) and all("logp" in token for token in answer["tokens"])
+                cut = not ended and len(answer["tokens"]) == 2
+                assert cut == ("cut" in answer) and all("logp" in token for token in answer["tokens"])
                 cuts.add(answer.get("cut"))
-    assert cuts == {None, 3, 2}, "the budget, and the one token that a call asked for, with the end"
+    assert cuts == {None, 3}, "the budget; the one token that a call asked for may be whole"
 
 
 @pytest.mark.long

@@ -64,8 +64,9 @@ class AgentProgram(HostGame):
     Answers have at most `Recipe.budget` tokens. Many episodes play at once, `at_once` at most, and their answers are
     computed together in `slots` slots of at most `context` tokens.
 
-    An exception (a request that cannot be answered raises one), `timeout` seconds or a seat that never spoke ends an
-    episode as truncated, with reward 0 or `episode.rewards`. It is counted, and the others go on.
+    These end an episode as truncated: an exception (a request that cannot be answered raises one), `timeout` seconds, a
+    seat that never spoke, rewards that leave a seat out. Its reward is 0 or `episode.rewards`. It is counted, and the
+    others go on.
     """
 
     play: Play
@@ -107,24 +108,28 @@ def is_async(function: Callable) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
-def paid_by_turn(paid: Any, seats: Sequence[str], spoke: Sequence[int]) -> dict[tuple[int, int], Any]:
+def paid_by_turn(
+    paid: Any, seats: Sequence[str], spoke: Sequence[int], *, whole: bool = True
+) -> dict[tuple[int, int], Any]:
     """{(turn, seat): what is paid} for a program's rewards; `spoke` holds the seat of every turn.
 
-    A seat that never spoke is paid nothing. Raises ValueError for an unknown seat, and for
-    rewards that are no numbers or too few.
+    A seat that never spoke is paid nothing. Raises ValueError for an unknown seat, for rewards that are no numbers or
+    not as many as answers and, if the rewards have to be `whole`, for a missing seat.
     """
     given = dict(paid) if isinstance(paid, Mapping) else dict.fromkeys(seats, paid)
     if unknown := [seat for seat in given if seat not in seats]:
         raise ValueError(f"It pays {unknown[0]!r}, and the seats are {', '.join(seats)}.")
+    if whole and (missing := [seat for seat in seats if seat not in given]):
+        raise ValueError(f"It gives no reward to seat {missing[0]!r}: give every seat one, 0 too.")
     result: dict[tuple[int, int], Any] = {}
     for name, reward in given.items():
         seat = list(seats).index(name)
         turns = [turn for turn, speaker in enumerate(spoke) if speaker == seat]
         if reward is None or isinstance(reward, str):
-            raise ValueError(f"It pays {name} {reward!r}, which is no number.")
+            raise ValueError(f"The reward of seat {name!r} is {reward!r}, which is no number.")
         if isinstance(reward, Sequence):
             if len(reward) != len(turns):
-                raise ValueError(f"It pays {name} {len(reward)} rewards for {len(turns)} answers.")
+                raise ValueError(f"The rewards of seat {name!r} are {len(reward)} in number, its answers {len(turns)}.")
             result |= {(turn, seat): number for turn, number in zip(turns, reward, strict=True)}
         elif turns:
             result[turns[-1], seat] = reward

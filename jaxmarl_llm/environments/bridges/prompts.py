@@ -204,7 +204,12 @@ class Prompts(HostGame):
 
 def letters(game: Prompts) -> SymbolTokenizer:
     """A tokenizer of tiny policies, `Recipe.tokenizer=letters`: a token for each character of the questions and their
-    fields, "?" and an end token."""
+    fields, "?" and an end token. Raises ValueError for a game that is no `Prompts`."""
+    if not isinstance(game, Prompts):
+        raise ValueError(
+            f"letters reads the questions of Prompts, and a {type(game).__name__} has none: give the tokenizer the "
+            f"symbols, {HostGame.spelled_by}."
+        )
     texts = [text for question in (*game.training, *game.testing) for _, text in question.messages]
     texts += [str(value) for question in (*game.training, *game.testing) for value in question.fields.values()]
     return SymbolTokenizer(sorted({"?", *"".join(texts)}), ends=True)

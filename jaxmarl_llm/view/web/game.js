@@ -58,6 +58,7 @@ function panel(game, main, other) {
   const when = !other || other.arm !== main.arm || other.run !== main.run ? "" : game.update < Math.max(main.update, other.update) ? "before: " : "after: ";
   const head = element("h3", "", when + name, element("span", "soft", `  seed ${game.seed}, game ${game.member}, rewards ${rewards(game)}`));
   if (other && !sameDeal(main, other)) head.append(element("span", "cut", "  another deal"));
+  if (game.cut_off) head.append(element("span", "cut", "  cut off"));
   grid.append(...game.seats.map(seatHead));
   const turns = new Set(game.seats.flatMap(seat => [...seat.turns, ...(seat.acts ?? []).map(act => act.turn)]));
   for (const turn of [...turns].sort((a, b) => a - b)) {

@@ -58,7 +58,7 @@ function list() {
 }
 function row(game) {
   const made = element("button", "", undefined, element("span", "", game.run ? `${game.run}, ${game.arm}` : game.arm),
-    element("span", "number", rewards(game)),
+    element("span", "number", rewards(game), ...(game.cut_off ? [element("span", "cut", " cut off")] : [])),
     element("small", "", `update ${game.update}, seed ${game.seed}, group ${game.group}, game ${game.member}`));
   made.setAttribute("role", "option");
   made.onclick = () => choose(game);

@@ -8,6 +8,7 @@ import pytest
 from jaxmarl_llm.environments.bridges import prompts
 from jaxmarl_llm.environments.bridges.prompt_rewards import Exact
 from jaxmarl_llm.environments.bridges.prompts import Prompts, letters, read_questions, split
+from jaxmarl_llm.environments.bridges.python_games import PythonGame
 
 RECORDS = [{"prompt": f"Say {number}.", "answer": number} for number in range(10)]
 
@@ -147,6 +148,13 @@ def test_rewards_get_every_field_as_a_list():
     }
     assert set(given) == {*game.names}
     assert Prompts(RECORDS, Exact()).components == ("reward",)
+
+
+def test_letters_of_a_game_without_questions_names_another_tokenizer():
+    with pytest.raises(
+        ValueError, match=r"a PythonGame has none: .*SymbolTokenizer\(\[\*string.printable\], ends=True\)"
+    ):
+        letters(PythonGame(print, turns=1))
 
 
 def test_letters_spell_every_question_and_field():
