@@ -220,7 +220,7 @@ def test_the_page_on_losses_has_every_field_that_a_loss_reads():
 
 @pytest.mark.long
 def test_the_game_in_a_file_of_its_own_trains(tmp_path, monkeypatch, capsys):
-    game, script = snippets("game")
+    game, script, _ = snippets("game")
     (tmp_path / "my_game.py").write_text(game)
     monkeypatch.syspath_prepend(tmp_path)
     exec(script, {})
@@ -309,7 +309,7 @@ def test_the_snippets_on_agent_programs_run_from_top_to_bottom(tmp_path, monkeyp
 
 def test_the_game_of_textarena_is_a_whole_program_of_few_lines(monkeypatch):
     """Without the package and its games: the recipe is one that can train."""
-    (snippet,) = snippets("game")
+    *_, snippet = snippets("game")
     before, _, loop = snippet.partition("trainer = ")
     monkeypatch.setattr(python_games, "textarena", lambda env_id, players, **settings: print)
     exec(before, names := {})
@@ -320,7 +320,7 @@ def test_the_game_of_textarena_is_a_whole_program_of_few_lines(monkeypatch):
 @pytest.mark.commands
 def test_the_policy_in_the_game_of_textarena_learns_to_say_moves(capsys):
     pytest.importorskip("textarena")
-    (snippet,) = snippets("game")
+    *_, snippet = snippets("game")
     exec(snippet, {})
     lines = [line for line in capsys.readouterr().out.splitlines() if "first/illegal" in line]
     illegal = [float(re.search(r"illegal (\S+)", line)[1]) for line in lines]
