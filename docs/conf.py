@@ -3,14 +3,14 @@
 import gc
 import os
 import sys
-from importlib.metadata import version
+from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT)]
 # before jax: the table of meshes needs devices, and the games compile more than they compute
 FLAGS = {"xla_force_host_platform_device_count": 8, "xla_backend_optimization_level": 0}
-if version("jaxlib").startswith("0.10."):  # a later jaxlib may not know these flags, and would end the process
+if metadata.version("jaxlib").startswith("0.10."):  # a later jaxlib may not know these flags, and would end the process
     FLAGS |= {"xla_cpu_use_fusion_emitters": "false", "xla_cpu_parallel_codegen_split_count": 1}
 os.environ.setdefault("XLA_FLAGS", " ".join(f"--{flag}={value}" for flag, value in FLAGS.items()))
 
