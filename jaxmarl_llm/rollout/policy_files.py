@@ -124,12 +124,12 @@ def note_game(source: str, game: Any) -> str:
     The settings of a run stand in the config.json of its arm.
     """
     home = Path(source).resolve()
+    if home.parent.name != POLICIES:
+        return ""
     try:
         learnt = json.loads((home.parents[1] / CONFIG).read_text(encoding="utf-8"))["game"]
         kind = learnt["kind"]
     except (OSError, ValueError, LookupError, TypeError):
-        return ""
-    if home.parent.name != POLICIES:
         return ""
     if kind != type(game).__name__:
         return f"Note: {source} learnt in {kind}, and this is {type(game).__name__}."

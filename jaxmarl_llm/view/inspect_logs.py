@@ -116,7 +116,7 @@ def _sample(game: Game, number: int) -> dict[str, Any]:
         "metadata": {
             **{name: game[name] for name in ("study", "arm", "seed", "update", "game", "group", "member")},
             **{"seat": number, "policy": seat["policy"], "measured": seat.get("measured", {})},
-            **{name: game[name] for name in ("cut_off",) if name in game},
+            **({"cut_off": True} if "cut_off" in game else {}),
         },
     }
 
