@@ -42,7 +42,8 @@ from jaxmarl_llm.text.arguments import read_arguments
 from jaxmarl_llm.text.own_code import import_object
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.host_games import held_out
-from jaxmarl_llm.training.recipe import Recipe, component_returns, for_pretrained, mean_return
+from jaxmarl_llm.training.recipe import Recipe, component_returns, mean_return
+from jaxmarl_llm.training.setup import for_pretrained
 
 ARM = "rloo"
 HELD_OUT = "held_out/return"

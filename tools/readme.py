@@ -26,7 +26,7 @@ from jaxmarl_llm.studies.pages.facets import OKABE_ITO
 from jaxmarl_llm.studies.pages.format import markdown
 from jaxmarl_llm.studies.pages.index import kind
 from jaxmarl_llm.studies.pages.page import is_counted, standing, waiting
-from jaxmarl_llm.studies.predictions import judge
+from jaxmarl_llm.studies.pages.verdicts import judge
 
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "experiments/results"

@@ -45,8 +45,7 @@ from jaxmarl_llm.models.hf_families import KNOWN
 from jaxmarl_llm.planning import accelerators, cost_model, plan
 from jaxmarl_llm.planning.machine import Machine, seconds
 from jaxmarl_llm.studies.profiled import profile
-from jaxmarl_llm.training.recipe import for_pretrained
-from jaxmarl_llm.training.setup import LORA, Model
+from jaxmarl_llm.training.setup import LORA, Model, for_pretrained
 from jaxmarl_llm.training.trainer import Trainer
 
 DTYPE = "bfloat16"

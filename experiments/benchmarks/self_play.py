@@ -42,8 +42,8 @@ from jaxmarl_llm.models import loading
 from jaxmarl_llm.planning import cost_model, plan
 from jaxmarl_llm.planning.machine import Machine
 from jaxmarl_llm.rollout.trajectory import Trajectory
-from jaxmarl_llm.training.recipe import for_pretrained, mean_return
-from jaxmarl_llm.training.setup import LORA
+from jaxmarl_llm.training.recipe import mean_return
+from jaxmarl_llm.training.setup import LORA, for_pretrained
 from jaxmarl_llm.training.trainer import Trainer
 
 

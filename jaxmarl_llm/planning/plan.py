@@ -50,8 +50,8 @@ from jaxmarl_llm.studies import registry
 from jaxmarl_llm.studies.study import Study
 from jaxmarl_llm.text.arguments import read_arguments
 from jaxmarl_llm.text.console import lasting
-from jaxmarl_llm.training.recipe import Recipe, for_pretrained
-from jaxmarl_llm.training.setup import LORA, TINY, Model, learner_shapes
+from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.setup import LORA, TINY, Model, for_pretrained, learner_shapes
 from jaxmarl_llm.training.trainer import Trainer
 
 

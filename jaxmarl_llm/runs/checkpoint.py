@@ -5,7 +5,7 @@ They are written while training continues, and loaded onto any devices.
 The state of a study is a `training.records.Run`: weights and optimiser states, the estimator's state, past selves. Its
 leaves begin with [runs]; with a rollout mesh it is a `training.trainer.Ahead`. The docstring of `runs.loop.train` says
 when a state is saved, `runs.loop.resume` how it is loaded. The settings of a study are `studies.program.identity`:
-arms, seeds, models, and the use of a rollout mesh.
+arms, seeds, models, digests of frozen policies, and the use of a rollout mesh.
 """
 
 import contextlib

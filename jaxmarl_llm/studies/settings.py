@@ -18,8 +18,8 @@ from jaxmarl_llm.studies import sweep
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import Study
 from jaxmarl_llm.text.refusals import suggest
-from jaxmarl_llm.training.recipe import Recipe, for_pretrained
-from jaxmarl_llm.training.setup import LORA, TINY, Model
+from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.setup import LORA, TINY, Model, for_pretrained
 
 Value = TypeVar("Value")
 Words = Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="")]  # the text says the default

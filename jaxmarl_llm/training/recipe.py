@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from jaxmarl_llm.environments.check import check_learners, check_object
 from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.models.config import Remat
 from jaxmarl_llm.rl import losses
-from jaxmarl_llm.rl.choices import Choices, Option, check_choices, stack_runs
+from jaxmarl_llm.rl.choices import Choices, Option, check_choices
 from jaxmarl_llm.rl.losses import Hparams
 from jaxmarl_llm.rollout.policy import PLAIN, Sampling, Scorer
 from jaxmarl_llm.rollout.team import PolicySet, strings
@@ -97,7 +97,8 @@ class Recipe:
     schedule of optax, e.g. `optax.linear_schedule(1e-3, 0.0, 200)`: a function of the update's number."""
     choices: Choices = dataclasses.field(default_factory=dict)
     """Switches between algorithms by name, {"credit": ("ppo", "grpo")}; the first option is the default. `with_choice`
-    takes another option. An estimator, a loss or an arrangement reads it with `select` of `rl.choices`."""
+    takes another option. An estimator, a loss or an arrangement reads it with `select` of `rl.choices`:
+    `select(hparams, "credit", ppo=..., grpo=...)`. All values are computed, and gradients of each must be finite."""
     selection: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     """{choice: option} as set by `with_choice`; other choices have their default."""
     init_state: Callable[[Parts, jax.Array], Any] = no_state
@@ -341,18 +342,6 @@ class Parts:
         return math.gcd(*(len(self.rollout.layouts[name].assignments) for name in self.learner_sets))
 
 
-def by_run(recipe: Recipe, hparams: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The hparams of several runs as arrays, `choices.stack_runs`. Raises ValueError unless each run has exactly the
-    names of `Recipe.all_hparams`."""
-    names = recipe.all_hparams
-    for run in hparams:
-        if wrong := [*(set(names) ^ set(run))]:
-            has = "lacks" if wrong[0] in names else "has"
-            raise ValueError(f"A run {has} the hparam {wrong[0]!r}: give it Recipe.all_hparams, {', '.join(names)}.")
-        check_hparams(run, recipe.choices)
-    return stack_runs(recipe.choices, hparams)
-
-
 def check_line_ups(field: str, line_ups: Any) -> None:
     """Raises ValueError unless these are line-ups, a tuple of tuples of names. A text would be read by letters."""
     named = lambda name: isinstance(name, str) and name.strip()
@@ -374,25 +363,3 @@ def check_games(games: Any) -> None:
         )
     for recipe in games.values():
         check_object(recipe.game)
-
-
-def for_pretrained(recipe: Recipe) -> Recipe:
-    """The recipe for a pretrained model: without snapshots, with the settings of `pretrained`, at a small size. A 135M
-    model makes an update of this size in well under a minute on two CPU cores."""
-    settings = {name: x for name, x in recipe.pretrained.items() if name != "hparams"}
-    snapshots = {name for name, (kind, _) in recipe.past.items() if kind == SNAPSHOT}
-    seats = settings.get("seats", tuple(dict.fromkeys(seats for seats in recipe.seats if not snapshots & {*seats})))
-    if len(seats) > 1 and "seats" not in settings:
-        seats = tuple(line_up for line_up in seats for _ in range(Extras(recipe.game).group_period))
-    if not seats:
-        raise ValueError(
-            "Every line-up has a snapshot, which a pretrained model has none of: give pretrained['seats']."
-        )
-    few: dict[str, Any] = {"groups": len(seats) * max(1, 2 // len(seats)), "group_size": 4, "updates": 3}
-    few |= {"epochs": 1, "minibatches": 1, "grad_accumulation": 1, "remat": "dots", "warm_start": ()}
-    few |= {"snapshots": None, "evaluate": None}
-    if recipe.budget == 1:  # a symbol of a tiny policy is several tokens of a model
-        few["budget"] = 4
-    hparams = {name: x for name, x in recipe.hparams.items() if not name.startswith("learning_rate")}
-    hparams |= {"learning_rate": 3e-4, **recipe.pretrained.get("hparams", {})}
-    return dataclasses.replace(recipe, **{**few, **settings, "seats": seats, "hparams": hparams})

@@ -24,6 +24,7 @@ from jaxmarl_llm.devices.distributed import is_main_process
 from jaxmarl_llm.environments.bridges.python_games import HostGame
 from jaxmarl_llm.keys import EVALUATE, SHOW, UPDATE, key_for
 from jaxmarl_llm.models import loading
+from jaxmarl_llm.rl.choices import stack_runs
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.trajectory import Trajectory
 from jaxmarl_llm.training import begin, past, step
@@ -31,7 +32,7 @@ from jaxmarl_llm.training.examine import Examined
 from jaxmarl_llm.training.host_games import host_games
 from jaxmarl_llm.training.left_out import without_places
 from jaxmarl_llm.training.programs import Functions, Programs
-from jaxmarl_llm.training.recipe import Recipe, by_run
+from jaxmarl_llm.training.recipe import Recipe, check_hparams
 from jaxmarl_llm.training.records import Arranged, Run
 from jaxmarl_llm.training.setup import TINY, Model, playing_mesh, setup, small
 from jaxmarl_llm.training.step import Metrics, Part
@@ -299,3 +300,15 @@ class Trainer:
     def sample_batch(self, seed: int = 0) -> tuple[Run, dict[str, Part]]:
         """(a run before training, {policy set: the batch of its first update}), for a notebook."""
         return jax.jit(self.functions.sample)(self.base, self.hparams_at(0), jax.random.key(seed))
+
+
+def by_run(recipe: Recipe, hparams: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The hparams of several runs as arrays, `choices.stack_runs`. Raises ValueError unless each run has exactly the
+    names of `Recipe.all_hparams`."""
+    names = recipe.all_hparams
+    for run in hparams:
+        if wrong := [*(set(names) ^ set(run))]:
+            has = "lacks" if wrong[0] in names else "has"
+            raise ValueError(f"A run {has} the hparam {wrong[0]!r}: give it Recipe.all_hparams, {', '.join(names)}.")
+        check_hparams(run, recipe.choices)
+    return stack_runs(recipe.choices, hparams)

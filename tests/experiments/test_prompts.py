@@ -18,7 +18,7 @@ from jaxmarl_llm.environments.bridges.prompt_rewards import Exact, Number, Patte
 from jaxmarl_llm.runs.checkpoint import Keep
 from jaxmarl_llm.studies import program
 from jaxmarl_llm.studies.settings import Settings
-from jaxmarl_llm.training.recipe import for_pretrained
+from jaxmarl_llm.training.setup import for_pretrained
 
 MODULE = "def short(completions):\n    return [0.1 * (len(text) == 1) for text in completions]\n"
 

@@ -34,8 +34,7 @@ from jaxmarl_llm.studies.pages import report
 from jaxmarl_llm.studies.settings import Settings, select_arms, select_models
 from jaxmarl_llm.studies.study import AtLeast, Higher
 from jaxmarl_llm.text.tokenizers import HFTokenizer
-from jaxmarl_llm.training.recipe import for_pretrained
-from jaxmarl_llm.training.setup import LORA
+from jaxmarl_llm.training.setup import LORA, for_pretrained
 from jaxmarl_llm.training.trainer import Trainer
 from tests.support import loss_cases
 from tests.support.recipe_plays import exit_status

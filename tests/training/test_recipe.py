@@ -17,8 +17,9 @@ from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.studies.identity import describe
 from jaxmarl_llm.studies.lanes import programs
 from jaxmarl_llm.training.estimator import estimator
-from jaxmarl_llm.training.recipe import Recipe, always, component_returns, for_pretrained, measure_totals
+from jaxmarl_llm.training.recipe import Recipe, always, component_returns, measure_totals
 from jaxmarl_llm.training.records import Common
+from jaxmarl_llm.training.setup import for_pretrained
 from jaxmarl_llm.training.step import only_play
 from jaxmarl_llm.training.trainer import Trainer
 

@@ -28,8 +28,8 @@ from jaxmarl_llm.rollout.policy import Scorer
 from jaxmarl_llm.studies.pages.dialogues import to_last_answer
 from jaxmarl_llm.training import setup, supervised, warm_start
 from jaxmarl_llm.training.estimator import estimator
-from jaxmarl_llm.training.recipe import Recipe, for_pretrained
-from jaxmarl_llm.training.setup import Model
+from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.setup import Model, for_pretrained
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.view.records import read
 from tests.support.families import CONFIG as SMALL

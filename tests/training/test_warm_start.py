@@ -23,9 +23,9 @@ from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.training import begin, setup, step, warm_start
 from jaxmarl_llm.training.estimator import estimator
-from jaxmarl_llm.training.recipe import Recipe, for_pretrained
+from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.records import Common
-from jaxmarl_llm.training.setup import Model
+from jaxmarl_llm.training.setup import Model, for_pretrained
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.training.warm_start import common_deal, scripted_games, teacher_of, tiny_lessons
 from tests.support.families import CONFIG as SMALL

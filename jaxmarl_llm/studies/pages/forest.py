@@ -11,7 +11,8 @@ import numpy as np
 from jaxmarl_llm.studies.pages.about import axis_in
 from jaxmarl_llm.studies.pages.facets import OKABE_ITO
 from jaxmarl_llm.studies.pages.format import count
-from jaxmarl_llm.studies.predictions import Prediction, Verdict, judge
+from jaxmarl_llm.studies.pages.verdicts import Verdict, judge
+from jaxmarl_llm.studies.predictions import Prediction
 
 OF_SOURCE = {"paper": OKABE_ITO[0], "theory": OKABE_ITO[2], "pilot": OKABE_ITO[1]}
 TOLD = {"paper": "the paper's", "theory": "theory's", "pilot": "a pilot's"}

@@ -24,7 +24,7 @@ from typing import Any
 from jaxmarl_llm.runs.git import Repository
 from jaxmarl_llm.studies import frozen, registry
 from jaxmarl_llm.studies.pages.results import load, run_of, write_atomically
-from jaxmarl_llm.studies.predictions import judge
+from jaxmarl_llm.studies.pages.verdicts import judge
 
 FILE = "history.json"
 RULE = "sign-flip test, p at most 0.05 after Holm"

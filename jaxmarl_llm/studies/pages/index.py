@@ -15,7 +15,7 @@ from jaxmarl_llm.studies.pages.format import count, duration, markdown
 from jaxmarl_llm.studies.pages.page import arms, is_counted, link, standing, waiting
 from jaxmarl_llm.studies.pages.reached import counts_of
 from jaxmarl_llm.studies.pages.results import checks_of, load, run_of
-from jaxmarl_llm.studies.predictions import judge, passes
+from jaxmarl_llm.studies.pages.verdicts import judge, passes
 
 INTRODUCTION = """# Results
 

@@ -31,7 +31,7 @@ from jaxmarl_llm.studies.pages.results import (
     predictions_of,
     run_of,
 )
-from jaxmarl_llm.studies.predictions import NEAR, NOT_TESTED, UNMET, Verdict, judge, passes, status
+from jaxmarl_llm.studies.pages.verdicts import NEAR, NOT_TESTED, UNMET, Verdict, judge, passes, status
 
 CHECKED = {"release": "released code", "paper": "paper", "abstract": "abstract alone"}
 NOT_FROZEN = "**Not yet frozen.** The predictions were sorted, and some restated, after this table was seen."

@@ -14,7 +14,7 @@ from jaxmarl_llm.studies.computed import LABEL
 from jaxmarl_llm.studies.pages.format import count
 from jaxmarl_llm.studies.pages.reached import count_unreached, counts_of, tell_seeds, tell_unreached
 from jaxmarl_llm.studies.pages.results import has
-from jaxmarl_llm.studies.predictions import judge
+from jaxmarl_llm.studies.pages.verdicts import judge
 from jaxmarl_llm.studies.sweep import choose
 
 BORDER = 3  # columns of text around a cell

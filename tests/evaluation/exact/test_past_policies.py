@@ -11,8 +11,7 @@ from jaxmarl_llm.environments.classic.card_games import KuhnPoker, LeducPoker
 from jaxmarl_llm.evaluation.exact import solve
 from jaxmarl_llm.evaluation.exact.past_policies import average, record
 from jaxmarl_llm.evaluation.exact.policy_table import tabulate
-from jaxmarl_llm.training.recipe import for_pretrained
-from jaxmarl_llm.training.setup import LORA, Model
+from jaxmarl_llm.training.setup import LORA, Model, for_pretrained
 from jaxmarl_llm.training.trainer import Trainer
 from tests.support.saved_policies import small_model
 

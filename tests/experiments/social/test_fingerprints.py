@@ -14,7 +14,7 @@ import pytest
 from experiments.social import fingerprints as study
 from jaxmarl_llm.environments.around.opponents import MEMORY_ONE
 from jaxmarl_llm.environments.social.matrix_games import SETTINGS
-from jaxmarl_llm.training.recipe import for_pretrained
+from jaxmarl_llm.training.setup import for_pretrained
 from jaxmarl_llm.training.step import only_play
 from jaxmarl_llm.training.trainer import Trainer
 

@@ -16,8 +16,7 @@ from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.policy import Sampling
-from jaxmarl_llm.training.recipe import for_pretrained
-from jaxmarl_llm.training.setup import LORA
+from jaxmarl_llm.training.setup import LORA, for_pretrained
 from jaxmarl_llm.training.trainer import Model, Trainer
 from tests.support.dilemma import small_dilemma
 from tests.support.recipe_plays import credited, differences, exit_status, games, with_a_real_model

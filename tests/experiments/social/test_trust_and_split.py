@@ -10,8 +10,8 @@ import pytest
 from experiments.social import trust_and_split as study
 from experiments.social.trust_and_split import NAIVE, STUDY, TURNS, against, split
 from jaxmarl_llm.keys import DEAL, batch_keys
-from jaxmarl_llm.training.recipe import SNAPSHOT, for_pretrained
-from jaxmarl_llm.training.setup import jit_rollout
+from jaxmarl_llm.training.recipe import SNAPSHOT
+from jaxmarl_llm.training.setup import for_pretrained, jit_rollout
 from tests.support.recipe_plays import credited, differences, games, untrained, with_a_real_model
 
 GAME = dataclasses.replace(NAIVE.game, rounds=2)

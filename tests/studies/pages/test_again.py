@@ -8,7 +8,7 @@ from pathlib import Path
 from jaxmarl_llm.studies.pages import again, history
 from jaxmarl_llm.studies.pages.again import RULE, SEEDS, Change
 from jaxmarl_llm.studies.pages.results import checks_of, load
-from jaxmarl_llm.studies.predictions import judge
+from jaxmarl_llm.studies.pages.verdicts import judge
 
 FILES = sorted((Path(__file__).parents[3] / "experiments/results").glob("*/results.json"))
 

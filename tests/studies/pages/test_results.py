@@ -16,7 +16,8 @@ from jaxmarl_llm.studies.pages import figures, pages, report, results
 from jaxmarl_llm.studies.pages import page as page_module
 from jaxmarl_llm.studies.pages.facets import OKABE_ITO
 from jaxmarl_llm.studies.pages.forest import OF_SOURCE, SIDE
-from jaxmarl_llm.studies.predictions import AtLeast, AtMost, Higher, judge, record_of
+from jaxmarl_llm.studies.pages.verdicts import judge
+from jaxmarl_llm.studies.predictions import AtLeast, AtMost, Higher, record_of
 from jaxmarl_llm.studies.study import Paper
 
 SEEDS, UPDATES = 8, 230
