@@ -1,4 +1,7 @@
-"""What a policy is worth beside scripts: each of its games, counted by hand."""
+"""What a policy is worth beside scripts: each of its games, counted by hand.
+
+The long case compiles two games twice.
+"""
 
 import jax
 import numpy as np
@@ -18,6 +21,7 @@ ROUNDS = 6
 GAMES = {"kuhn": KuhnPoker(), "sums": PioneerObserver(Arithmetic(3, "+"), exchange="never")}
 
 
+@pytest.mark.long
 def test_a_policy_earns_what_its_seat_earns_in_each_game(monkeypatch):
     words = one_vocabulary(None, games=tuple(GAMES.values()))
     policy_set = PolicySet(words, ("me",), tiny(words.vocab_size))

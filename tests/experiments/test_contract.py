@@ -178,8 +178,8 @@ def named(metrics) -> set[str]:
 # Tracing compiles nothing but keys and constants: a study that compiles more in this test runs a step or an arm.
 MOST_PROGRAMS = 24
 MORE_PROGRAMS = {"known_credit": 200}  # the trees of four games are enumerated, a program for each operation
-# Networks, copies, all estimators: ten seconds of tracing. merges traces all that merges_shared does.
-LONG = ("cory_kl", "discriminator", "known_credit", "merges_shared")
+# Networks, copies, several games, all estimators: three to ten seconds of tracing.
+LONG = ("cory_kl", "discriminator", "families", "inverse", "known_credit", "lmrl", "merges", "merges_shared")
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def updates(trainer, number):
 
 
 def test_an_episode_that_pays_what_is_not_finite_is_left_out_and_named():
-    trainer = trainer_of(PaysFor(RECIPE.game, float("nan")))
+    trainer = trainer_of(PaysFor(RECIPE.game, float("nan")), ONE)
     with pytest.warns(
         UserWarning, match=r"PaysFor paid seat 0 what is not finite, or beyond 1e30, in turn 1 of episode \d+"
     ) as told:
