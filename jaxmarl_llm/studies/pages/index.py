@@ -25,11 +25,11 @@ paper was reproduced in its own models and sizes: a status says what its directi
 
 A metric is each seed's mean over the last tenth of the updates, or another number a seed, as its page says. Arms are
 paired by seed. A prediction holds if p of the exact two-sided sign-flip test is at most 0.05 after Holm over the
-study's predictions, in the predicted direction; it is contradicted at the same level in the other direction; else it
-is not shown. A value that is equal in all seeds has no p. The interval inverts the same test. A metric that some
-seeds may never reach is compared by rank, and its interval is of means. A status is of the predictions that are a
-paper's: the paper's in that column, or one that the page names. A check is a bound or an order that right code or the
-setting itself should give, and is evidence for nothing.
+study's predictions, in the predicted direction; it is contradicted at the same level in the other direction; else it is
+not shown. A value that is equal in all seeds has no p. The interval inverts the same test. A metric that some seeds may
+never reach is compared by rank, and its interval is of means. A status is of the predictions that are a paper's: the
+paper's in that column, or one that the page names; several may be of one sentence or table. A check is a bound or an
+order that right code or the setting itself should give, and is evidence for nothing.
 
 A frozen table ran after its predictions and settings were committed, on new seeds. Most repeat a study whose earlier
 table had been seen. There the bank of `normalisers`, the knowledge of `self_votes` and the games of evaluations have
@@ -37,9 +37,10 @@ been drawn with the seed since. The others were new, and frozen after pilots on 
 frozen* means that predictions were sorted, and some restated, after the table had been seen. *Its frozen table has not
 run yet* means that they have been frozen since, and that the page shows the table from before.
 
-How sure a verdict is beside its p: 33 tables in the history of this repository ran again on the same seeds, after
-changes that rounded sums otherwise. Of their 220 verdicts, by the predictions of commit 070f070e, 26 moved: 15 in
-three reruns of `sizes`, 10 in `cory_kl`, 1 in `progress`. Since then the bits of a tiny or computed run follow from
+How sure a verdict is beside its p: tables in the history of this repository ran again on the same seeds, after changes
+that rounded sums otherwise. By the predictions of commit 070f070e 26 verdicts moved: 15 in three reruns of `sizes`, 10
+in `cory_kl`, 1 in `progress`. By our count 33 reruns with 220 verdicts were such; with every rerun on equal seeds, also
+those of changed settings, it is 44 with 285. Since then the bits of a tiny or computed run follow from
 its recipe and seed alone, on one kind of CPU, with at most two cores, and one version."""
 
 
