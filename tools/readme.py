@@ -145,8 +145,9 @@ def methods() -> str:
     told = (
         f"Of {len(outcomes)} predictions drawn from papers {outcomes.count('holds')} hold in these small settings, "
         f"{outcomes.count('contradicted')} are contradicted, {outcomes.count('not shown')} are not shown; "
-        f"{sum(before for _, before in papers)} were frozen before a run on new seeds, most after an "
-        "earlier table; the others were sorted after theirs. A study whose setting cannot show the claim, or whose condition failed, is not counted."
+        f"{sum(before for _, before in papers)} were frozen before a run on new seeds, most after an earlier table; "
+        "the others were sorted after theirs. A study whose setting cannot show the claim, or whose condition failed, "
+        "is not counted."
     )
     rows: list[Any] = [("question", "study", "found", "status")]
     for name in CHOSEN:
