@@ -87,8 +87,7 @@ def test_a_method_is_compared_over_seeds(printed):
 
 
 @pytest.mark.commands
-def test_an_estimator_changes_noise_and_size_but_not_direction(printed, monkeypatch):
-    monkeypatch.delenv("XLA_FLAGS")  # it computes for longer than it compiles
+def test_an_estimator_changes_noise_and_size_but_not_direction(printed, optimised):
     said = printed("06_what_an_estimator_does_to_the_gradient.ipynb")
     lines = re.findall(r"^(.+?) +(-?[\d.]+) +(-?[\d.]+) +(-?[\d.]+) +(-?[\d.]+) +([\d.]+)$", said, re.M)
     measured = {name: [float(x) for x in rest] for name, *rest in lines}
