@@ -72,9 +72,10 @@ def evolve(
 
 def society(
     trainer: Trainer, *, survivors: int, noise: float = 0.0, selection: Selection = "top"
-) -> Callable[[Run, int], tuple[Run, Metrics]]:
-    """generation(state, number) -> (state, metrics [P]; `parent` int32 [P, L]): a compiled program of one update of
-    every policy and the next generation. The old state is donated.
+) -> Callable[..., tuple[Run, Metrics]]:
+    """generation(state, number, share=0.0) -> (state, metrics [P]; `parent` int32 [P, L]): a compiled program of one
+    update of every policy and the next generation. The old state is donated. A policy's score is its own mean return
+    plus `share` times the sum of the others' at its table: with 1, the table's return decides who survives.
 
     Raises ValueError unless every learner has one seat of one line-up, the policies are tiny, and the recipe measures
     `seat_scores`.
@@ -86,13 +87,14 @@ def society(
     check_common(recipe.optimiser)
 
     @partial(jax.jit, donate_argnums=0, compiler_options=options(OFTEN if trainer.small else None))
-    def generation(state: Run, keys: jax.Array, number: Any) -> tuple[Run, Metrics]:
+    def generation(state: Run, keys: jax.Array, number: Any, share: Any) -> tuple[Run, Metrics]:
         state, metrics = trainer.update(state, number)
         if f"{SCORE}0" not in metrics:
             raise ValueError("A society selects by what each seat earned: give the recipe measure=seat_scores.")
         score = jnp.stack([metrics[f"{SCORE}{seat}"] for seat in range(len(names))], 1)
+        score += share * (score.sum(1, keepdims=True) - score)
         key = key_for(key_for(keys[0], UPDATE, number), SELECT)
         learners, parent = evolve(state.learners, score, key, survivors=survivors, noise=noise, selection=selection)
         return state.replace(learners=learners), metrics | {"parent": parent}
 
-    return lambda state, number: generation(state, trainer.keys, jnp.int32(number))
+    return lambda state, number, share=0.0: generation(state, trainer.keys, jnp.int32(number), jnp.float32(share))

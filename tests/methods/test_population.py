@@ -83,13 +83,14 @@ def test_a_seats_score_is_its_mean_return():
 
 @pytest.mark.long
 def test_a_society_plays_learns_and_goes_on():
-    """Three tables at a rate of 0: weights are those of the parents by what was earned."""
+    """Three tables at a rate of 0: weights are those of the parents by what was earned, alone or by the table."""
     trainer = Trainer(RECIPE, [RECIPE.all_hparams] * 3, range(3))
     generation, state = society(trainer, survivors=2), trainer.init()
-    for number in range(2):
+    for number, share in enumerate((0.0, 0.0, 1.0)):
         before = jax.device_get(state.learners.weights)
-        state, metrics = generation(state, number)
-        score = np.stack([metrics["score/seat_0"], metrics["score/seat_1"]], 1).ravel()
+        state, metrics = generation(state, number, share)
+        score = np.stack([metrics["score/seat_0"], metrics["score/seat_1"]], 1)
+        score = (score + share * score[:, ::-1]).ravel()
         parent = np.asarray(metrics["parent"]).ravel()
         kept = np.argsort(-score, kind="stable")[:2]
         assert set(parent.tolist()) == set(kept.tolist())
