@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 # The cheapest study with an evaluation on the host: no warm start, games of three turns.
 RUN = "rloo"
 COMMAND = ["exploitability", "--seeds", "1", "--mesh", "data=2,fsdp=2", "--groups", "4", "--group-size", "4"]
+COMMAND += ["--layers", "1"]
 COMMAND += ["--checkpoint-every", "1", "--keep.last", "10"]
 
 

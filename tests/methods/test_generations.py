@@ -20,7 +20,7 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import begin, step
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe
-from jaxmarl_llm.training.records import Arranged
+from jaxmarl_llm.training.records import Arranged, TinySize
 from jaxmarl_llm.training.trainer import Trainer
 
 WEIGHTS = {"w": jnp.arange(14.0).reshape(7, 2), "b": 10 * jnp.arange(7.0)}
@@ -123,6 +123,7 @@ def test_learners_of_a_recipe_evolve_by_what_they_earned():
         budget=1,
         groups=4,
         group_size=4,
+        size=TinySize(layers=1),
     )
     trainer = Trainer(recipe, [recipe.all_hparams], [0])
     state, total = trainer.init(), np.zeros(4)

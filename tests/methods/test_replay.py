@@ -3,7 +3,6 @@
 All cases are long, as they compile play and learning; `test_contract` traces the study that imitates its successes.
 """
 
-from dataclasses import replace
 from functools import partial
 
 import jax
@@ -16,7 +15,7 @@ from jaxmarl_llm.methods import replay
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import step
 from jaxmarl_llm.training.recipe import Recipe
-from jaxmarl_llm.training.records import Advantages
+from jaxmarl_llm.training.records import Advantages, TinySize
 from jaxmarl_llm.training.scoring import score_policies
 from jaxmarl_llm.training.trainer import Trainer
 
@@ -47,16 +46,25 @@ RECIPE = Recipe(
     groups=2,
     group_size=4,
     updates=5,
+    size=TinySize(layers=1),
 )
+LEARNING = RECIPE.all_hparams | {"learning_rate": 0.01}
 
 
 @pytest.fixture(scope="module")
-def played():
-    trainer = Trainer(RECIPE, [RECIPE.all_hparams], [3])
+def both():
+    """A trainer of a run that stays as it is and of one that learns, and all states."""
+    trainer = Trainer(RECIPE, [RECIPE.all_hparams, LEARNING], [3, 4])
     states = [jax.device_get(trainer.init())]
     for number in range(5):
         state, _ = trainer.update(jax.tree.map(jnp.asarray, states[-1]), number)
         states.append(jax.device_get(state))
+    return trainer, states
+
+
+@pytest.fixture(scope="module")
+def played(both):
+    trainer, states = both
     return trainer, [jax.tree.map(lambda x: x[0], state) for state in states]
 
 
@@ -124,14 +132,12 @@ def test_a_ring_keeps_something():
         replay.empty(Trainer(RECIPE, [RECIPE.all_hparams], [3]).parts, jax.random.key(0), kept=0)
 
 
-def test_an_empty_ring_adds_nothing_and_runs_equal_each_alone():
-    recipe = replace(RECIPE, hparams={"learning_rate": 0.01})
-    alone = Trainer(recipe, [recipe.all_hparams], [4])
-    both = Trainer(recipe, [recipe.all_hparams] * 2, [3, 4])
-    one, two = alone.init(), both.init()
+def test_an_empty_ring_adds_nothing_and_runs_equal_each_alone(both):
+    alone, (_, states) = Trainer(RECIPE, [LEARNING], [4]), both
+    one = alone.init()
     for number in range(2):
-        (one, _), (two, _) = alone.update(one, number), both.update(two, number)
-    own, of_two = (jax.tree.leaves(jax.tree.map(lambda x, i=i: x[i], s.state)) for s, i in ((one, 0), (two, 1)))
+        one, _ = alone.update(one, number)
+    own, of_two = (jax.tree.leaves(jax.tree.map(lambda x, i=i: x[i], s.state)) for s, i in ((one, 0), (states[2], 1)))
     for a, b in zip(own, of_two, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-4)
     part = jax.tree.map(lambda x: x[0], one.state).batches["a"]

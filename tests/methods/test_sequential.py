@@ -5,7 +5,7 @@ order is slow.
 """
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import step
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.records import TinySize
 from jaxmarl_llm.training.scoring import score_policies
 from jaxmarl_llm.training.setup import TINY_BASE, Model
 from jaxmarl_llm.training.trainer import Trainer
@@ -32,6 +33,7 @@ RECIPE = Recipe(
     groups=2,
     group_size=4,
     updates=2,
+    size=TinySize(layers=1),
 )
 TRAINER = Trainer(RECIPE, [RECIPE.all_hparams], [3])
 PARTS, KEY = TRAINER.parts, jax.random.key(5)
@@ -56,11 +58,28 @@ def start():
     return TRAINER.sample_batch(3)
 
 
+@jax.jit
 def scored(weights, batches):
-    score = jax.jit(
-        lambda weights: {n: score_policies(PARTS, weights, n, p.rows, p.sampled)[0].logp for n, p in batches.items()}
-    )
-    return score(weights)
+    return {n: score_policies(PARTS, weights, n, p.rows, p.sampled)[0].logp for n, p in batches.items()}
+
+
+@jax.jit
+def plain(learners, batches, key):
+    return step.apply_update(PARTS, learners, HPARAMS, batches, key, {})
+
+
+@cache
+def ordered(**given):
+    """`in_order` of learners, batches and an order, compiled once for the same options."""
+
+    @jax.jit
+    def update(learners, batches, units):
+        return in_order(PARTS, learners, HPARAMS, batches, KEY, {}, order=lambda hparams, key: units, **given)
+
+    return update
+
+
+TURNS = {"unit": by_turn, "carry": 1.0, "product": False}
 
 
 def by_hand(run, batches, order, unit, carried, product, within=None, idle_waits=False):
@@ -68,9 +87,9 @@ def by_hand(run, batches, order, unit, carried, product, within=None, idle_waits
 
     A policy has a set of its own."""
     learners, multiplier = run.learners, np.ones((8, 4))
-    plain = jax.jit(lambda learners, own, key: step.apply_update(PARTS, learners, HPARAMS, own, key, {}))
+    after = scored(learners.weights, batches)
     for number, which in enumerate(order):
-        before, own = scored(learners.weights, batches), {}
+        before, own = after, {}
         for name, part in batches.items():
             mask = np.asarray(part.batch.mask) & (np.asarray(unit(part.batch)) == which)
             at = np.asarray(part.batch.episode)[:, None], steps_of(part.batch, within)
@@ -111,9 +130,8 @@ IN_PAIRS = {"within": lambda batch: batch.turn // 2, "idle_waits": True}
 )
 def test_each_unit_sees_what_those_before_it_changed(start, order, unit, carry, product, more):
     run, batches = start
-    given = {"order": lambda hparams, key: jnp.array(order), "unit": unit, "carry": carry, "product": product, **more}
-    update = jax.jit(lambda run, batches: in_order(PARTS, run.learners, HPARAMS, batches, KEY, {}, **given))
-    learners, metrics = update(run, batches)
+    update = ordered(unit=unit, carry=carry, product=product, **more)
+    learners, metrics = update(run.learners, batches, jnp.array(order))
     weights, multiplier = by_hand(run, batches, order, unit, carry, product, **more)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), learners.weights, weights)
     assert metrics["skipped"] == 0
@@ -124,8 +142,7 @@ def test_each_unit_sees_what_those_before_it_changed(start, order, unit, carry, 
 def test_rows_in_another_order_are_multiplied_alike(start):
     """As released, the multiplier went by the row, and rows of another turn may lie in another order."""
     run, batches = start
-    given = {"order": lambda hparams, key: jnp.array([3, 2, 1, 0])}
-    update = jax.jit(lambda batches: in_order(PARTS, run.learners, HPARAMS, batches, KEY, {}, **given)[0].weights)
+    update = lambda batches: ordered(**TURNS)(run.learners, batches, jnp.array([3, 2, 1, 0]))[0].weights
     moved = {}
     for name, part in batches.items():
         rows = np.array([3, 2, 1, 0, 5, 4, 7, 6])  # within their prompts
@@ -146,22 +163,22 @@ def test_orders_that_update_nothing_are_said(start):
             update(order=lambda hparams, key, wrong=wrong: jnp.array(wrong))
     with pytest.raises(ValueError, match="no hparam 'carri'"):
         update(order=lambda hparams, key: jnp.array([0]), carry="carri")
-    _, metrics = jax.jit(lambda: update(order=lambda hparams, key: jnp.array([7, 3])))()
+    _, metrics = ordered(**TURNS)(run.learners, batches, jnp.array([7, 3, 2, 7]))
     assert metrics["idle"] == 0.5  # there is no turn 7
 
 
-AT_ONCE = {"order": lambda hparams, key: jnp.zeros(1, int), "unit": lambda batch: jnp.zeros_like(batch.turn)}
-SEPARATE = {"order": lambda hparams, key: jnp.arange(2), "unit": by_seat, "carry": 0.0, "idle_waits": True}
+AT_ONCE = [0], {"unit": lambda batch: jnp.zeros_like(batch.turn)}
+SEPARATE = [0, 1], {"unit": by_seat, "carry": 0.0, "idle_waits": True}
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("given", [AT_ONCE, SEPARATE])
-def test_one_unit_of_everything_and_seats_without_a_multiplier_are_the_plain_update(start, given):
+@pytest.mark.parametrize(("order", "given"), [AT_ONCE, SEPARATE])
+def test_one_unit_of_everything_and_seats_without_a_multiplier_are_the_plain_update(start, order, given):
     """A policy learns from its own words alone, so that only M tells it that another one has learnt before."""
     run, batches = start
-    ordered = jax.jit(lambda: in_order(PARTS, run.learners, HPARAMS, batches, KEY, {}, **given)[0].weights)()
-    plain = jax.jit(lambda: step.apply_update(PARTS, run.learners, HPARAMS, batches, KEY, {})[0].weights)()
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), ordered, plain)
+    one_by_one = ordered(**given)(run.learners, batches, jnp.array(order))[0].weights
+    at_once = plain(run.learners, batches, KEY)[0].weights
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), one_by_one, at_once)
 
 
 @pytest.mark.long
@@ -192,7 +209,9 @@ def test_an_adapter_waits_though_its_policy_set_learns():
 @pytest.mark.long
 def test_a_recipe_trains_in_order_and_its_runs_equal_each_alone():
     order = lambda hparams, key: jax.random.permutation(key, 4)
-    recipe = replace(RECIPE, step=partial(step.on_policy_step, apply=partial(in_order, order=order)))
+    recipe = replace(
+        RECIPE, seats=(("a", "a"),), step=partial(step.on_policy_step, apply=partial(in_order, order=order))
+    )
     found = []
     for seeds in ([3], [3, 4]):
         trainer = Trainer(recipe, [recipe.all_hparams] * len(seeds), seeds)

@@ -22,12 +22,13 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import begin, step
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe
-from jaxmarl_llm.training.records import Advantages, Common
+from jaxmarl_llm.training.records import Advantages, Common, TinySize
 from jaxmarl_llm.training.setup import parts_of
 from jaxmarl_llm.training.trainer import Trainer
 
 SELF = (("me", "me"),)
-KUHN = Recipe(KuhnPoker(), SELF, estimator(advantages.rloo, per_agent=True), budget=1, groups=4, group_size=4)
+SMALL = {"budget": 1, "groups": 4, "group_size": 4, "size": TinySize(layers=1)}
+KUHN = Recipe(KuhnPoker(), SELF, estimator(advantages.rloo, per_agent=True), **SMALL)
 
 
 def counted(experience, hparams, state):

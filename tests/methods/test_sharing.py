@@ -16,6 +16,7 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import begin, step
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.records import TinySize
 from jaxmarl_llm.training.trainer import Trainer
 
 SHARED = ("policy/layers/*",)
@@ -29,6 +30,7 @@ RECIPE = Recipe(
     groups=2,
     group_size=4,
     updates=2,
+    size=TinySize(layers=1),
 )
 
 

@@ -24,7 +24,7 @@ from jaxmarl_llm.rollout.trajectory import gather_sampled
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe
-from jaxmarl_llm.training.records import Advantages, Arranged
+from jaxmarl_llm.training.records import Advantages, Arranged, TinySize
 from jaxmarl_llm.training.setup import tiny
 from jaxmarl_llm.training.trainer import Trainer
 
@@ -160,6 +160,7 @@ def branching_recipe(**changed):
         branch=Partial(by_entropy, first=2, base=hparams["base"], weight=0.5)
     )
     settings = {"groups": 2, "group_size": MEMBERS, "budget": 1, "hparams": {"base": 0.6}, "arrange": arrange}
+    settings["size"] = TinySize(layers=1)
     return Recipe(
         LockChain(locks=3, turns=5), (("me",),), **{"advantage": estimator(advantages.rloo), **settings, **changed}
     )

@@ -27,6 +27,7 @@ from jaxmarl_llm.studies.cli import execute
 from jaxmarl_llm.studies.study import Paper, Study
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.records import TinySize
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.training.watch import NonFiniteError
 from tests.support.dilemma import small_dilemma
@@ -39,6 +40,7 @@ RECIPE = Recipe(
     advantage=estimator(advantages.rloo, per_agent=True),
     groups=2,
     group_size=4,
+    size=TinySize(layers=1),
 )
 DEEP = "a/policy/layers"
 

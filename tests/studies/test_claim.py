@@ -19,6 +19,7 @@ from jaxmarl_llm.studies import registry, runner
 from jaxmarl_llm.studies.claim import claim_directory
 from jaxmarl_llm.studies.lanes import homes_of, programs, split_seeds
 from jaxmarl_llm.studies.settings import Settings
+from jaxmarl_llm.training.records import TinySize
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.view import page
 
@@ -32,6 +33,7 @@ def scored(parts):
 
 def start(out: Path, seeds: int, stop: threading.Event | None = None, games: int = 1) -> bool:
     few = {"seats": (("first", "first"),), "groups": 1, "group_size": 2, "updates": 2, "evaluate": scored}
+    few["size"] = TinySize(layers=1)
     arms = {name: replace(arm, **few) for name, arm in STUDY.arms.items()}
     study = replace(STUDY, arms=arms, metrics=("success", "score"))
     settings = Settings("_template", seeds=seeds, out=out, games=games)

@@ -12,7 +12,7 @@ import pytest
 from jaxmarl_llm.models.gguf_files import installed_files
 
 ROOT = Path(__file__).parents[2]
-RUN = ("-m", "experiments", "mars", "--arms", "centred", "--seeds", "1", "--updates", "1")
+RUN = ("-m", "experiments", "mars", "--arms", "centred", "--seeds", "1", "--updates", "1", "--layers", "1")
 POOR = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 NOWHERE = "/proc/self/nowhere"  # in which nothing can be made, by anybody
 NOBODY = ("unshare", "--user", "--map-user=4321")  # a user without a name
@@ -39,12 +39,7 @@ def arms(tmp_path_factory):
 
 
 SLOW = ("a home that is not there; an ASCII console that nobody reads on", "64 bits; a dumb terminal, stdout closed")
-SURROUNDINGS = {  # two independent ones in each, since a run takes seconds
-    "one core; strict dtypes, other random numbers": {
-        "before": ("taskset", "-c", "0"),
-        "JAX_NUMPY_DTYPE_PROMOTION": "strict",
-        "JAX_DEFAULT_PRNG_IMPL": "rbg",
-    },
+SURROUNDINGS = {  # several independent ones in each, since a run takes seconds
     "no home and no name; the C locale, stdin closed": {
         "before": NOBODY,
         "without": ("HOME", "JAX_COMPILATION_CACHE_DIR"),
@@ -57,7 +52,10 @@ SURROUNDINGS = {  # two independent ones in each, since a run takes seconds
         "PYTHONIOENCODING": "ascii",
         "after": "| head -1",
     },
-    "read-only caches; no width, a full disk behind the console": {
+    "one core, strict dtypes, other random numbers; read-only caches, no width, a full console": {
+        "before": ("taskset", "-c", "0"),
+        "JAX_NUMPY_DTYPE_PROMOTION": "strict",
+        "JAX_DEFAULT_PRNG_IMPL": "rbg",
         **dict.fromkeys(("JAX_COMPILATION_CACHE_DIR", "MPLCONFIGDIR", "XDG_CACHE_HOME"), NOWHERE),
         "COLUMNS": "0",
         "after": ">/dev/full 2>/dev/full",

@@ -17,7 +17,7 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import past, step
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe
-from jaxmarl_llm.training.records import Advantages, Arranged, Snapshots
+from jaxmarl_llm.training.records import Advantages, Arranged, Snapshots, TinySize
 from jaxmarl_llm.training.trainer import Trainer
 
 
@@ -45,6 +45,7 @@ RECIPE = Recipe(
     groups=2,
     group_size=4,
     updates=4,
+    size=TinySize(layers=1),
 )
 
 

@@ -29,6 +29,7 @@ from jaxmarl_llm.studies.pages.dialogues import to_last_answer
 from jaxmarl_llm.training import setup, supervised, warm_start
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.records import TinySize
 from jaxmarl_llm.training.setup import Model, for_pretrained
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.view.records import read
@@ -45,6 +46,7 @@ RECIPE = Recipe(
     groups=4,
     group_size=4,
     pretrained={"budget": 3, "groups": 4},
+    size=TinySize(layers=1),
 )
 CONFIG = replace(SMALL, vocab_size=ByteTokenizer().vocab_size, max_position_embeddings=2048, num_hidden_layers=1)
 
@@ -158,6 +160,7 @@ LOCKS = Recipe(
     budget=1,
     groups=4,
     group_size=4,
+    size=TinySize(layers=1),
 )
 
 

@@ -21,6 +21,7 @@ from jaxmarl_llm.studies.program import save_policies
 from jaxmarl_llm.training import step
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe, always, component_returns, mean_return
+from jaxmarl_llm.training.records import TinySize
 from jaxmarl_llm.training.setup import TINY_BASE, Model
 from jaxmarl_llm.training.trainer import Trainer
 
@@ -35,6 +36,7 @@ RECIPE = Recipe(
     budget=1,
     groups=len(NAMES),
     group_size=16,
+    size=TinySize(layers=1),
 )
 
 

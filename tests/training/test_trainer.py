@@ -1,6 +1,7 @@
 """The programs that train recipes: lanes do not mix, credit and loss are what the recipe says, habits are imitated.
 
 The long cases compile whole updates, most of them twice; the short ones count the programs of an update that they run.
+A long program is slow: the options of long programs are those of short ones where XLA_FLAGS sets the level, as here.
 """
 
 import dataclasses
@@ -28,7 +29,7 @@ from jaxmarl_llm.studies.identity import describe
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.programs import RunMap
 from jaxmarl_llm.training.recipe import Recipe
-from jaxmarl_llm.training.records import Advantages, Snapshots
+from jaxmarl_llm.training.records import Advantages, Snapshots, TinySize
 from jaxmarl_llm.training.scoring import score_policies
 from jaxmarl_llm.training.setup import Model
 from jaxmarl_llm.training.trainer import Trainer
@@ -40,6 +41,7 @@ RECIPE = Recipe(
     groups=2,
     group_size=4,
     updates=2,
+    size=TinySize(layers=1),
 )
 ALONE = dataclasses.replace(RECIPE, seats=(("a", "a"),))  # one policy: half the program
 ADAPTED = Model("tiny_base", Lora(4, 8.0))
@@ -55,7 +57,7 @@ def trained(recipe, lanes, updates=2):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("long", [False, True])
+@pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_run_has_the_same_bits_alone_and_in_any_company(long, monkeypatch):
     """Neither other runs, nor the number of updates asked for, nor the cores change a bit of weights and metrics."""
     monkeypatch.setattr("jaxmarl_llm.training.trainer.LONG", 0 if long else 10**9)
@@ -280,6 +282,7 @@ def test_a_prior_is_imitated_in_each_seat():
         warm_start_updates=40,
         groups=8,
         group_size=8,
+        size=TinySize(layers=1),
     )
     calls = []
     for warm_start in (recipe.warm_start, ()):

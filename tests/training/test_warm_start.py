@@ -24,7 +24,7 @@ from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.training import begin, setup, step, warm_start
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe
-from jaxmarl_llm.training.records import Common
+from jaxmarl_llm.training.records import Common, TinySize
 from jaxmarl_llm.training.setup import Model, for_pretrained
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.training.warm_start import common_deal, scripted_games, teacher_of, tiny_lessons
@@ -49,6 +49,7 @@ RECIPE = Recipe(
     loss=near_the_start,
     reference=True,
     pretrained={"warm_start": (("always_bet", "honest"),), "warm_start_updates": UPDATES, "groups": 4},
+    size=TinySize(layers=1),
 )
 
 
@@ -168,6 +169,7 @@ def test_all_scripted_games_of_a_warm_start_have_the_deal_of_their_run():
     recipe = Recipe(
         game, (("one",),), estimator(advantages.rloo), hparams={"learning_rate": 0.0, "entropy": 0.0},
         warm_start=(("misled",),), warm_start_updates=2, warm_start_deal=draw_minds, budget=1, groups=64, group_size=2,
+        size=TinySize(layers=1),
     )  # fmt: skip
     trainer = Trainer(recipe, [recipe.all_hparams] * 2, [0, 1])
     minds = [int(common_deal(recipe, key_for(key, START))) for key in trainer.keys]
