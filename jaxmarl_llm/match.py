@@ -8,6 +8,7 @@ python -m jaxmarl_llm.match GAME runs/a/policies/me --against runs/b/policies/me
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import time
@@ -39,6 +40,7 @@ from jaxmarl_llm.rollout.policy_files import budgets, check_source, load_players
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Trajectory
+from jaxmarl_llm.runs.log import run_directory
 from jaxmarl_llm.text.arguments import read_arguments
 from jaxmarl_llm.text.console import lasting
 from jaxmarl_llm.text.refusals import check_new
@@ -284,7 +286,6 @@ def save(match: Match, settings: Settings, result: dict[str, Any], rollout: Roll
     """Writes match.json, and the games of the first batch as games.jsonl and games.html, at most `SHOWN`."""
     out = settings.out
     assert out is not None
-    out.mkdir(parents=True, exist_ok=True)
     plain = lambda x: x.tolist() if hasattr(x, "tolist") else str(x)
     about = {"game": settings.game, "policy": settings.policy, "against": settings.against, "seed": settings.seed}
     (out / RESULT).write_text(json.dumps({**about, **result}, indent=1, default=plain) + "\n", encoding="utf-8")
@@ -307,7 +308,14 @@ def save(match: Match, settings: Settings, result: dict[str, Any], rollout: Roll
 
 
 def main(settings: Settings, console: Console) -> None:
-    """Plays a match. Raises ValueError for a game, a player or a number that cannot be."""
+    """Plays a match. Raises ValueError for a game, a player or a number that cannot be, and for an `out` that cannot be
+    written, before it plays."""
+    with run_directory(settings.out) if settings.out else contextlib.nullcontext():
+        report(settings, console)
+
+
+def report(settings: Settings, console: Console) -> None:
+    """Plays a match, prints its results and writes its files."""
     match = prepare(settings)
     for source in dict.fromkeys((settings.policy, settings.against)):
         if source not in match.game.scripts and (note := note_game(source, match.game)):

@@ -34,7 +34,7 @@ ROOMS: dict[str, set[str]] = {
     "planning": {"devices", "text", "models", "rollout", "training", "runs", "studies"},
     "play": {"keys", "devices", "text", "environments", "models", "rollout"},
     "serve": {"devices", "text", "models", "rollout", "serving"},
-    "match": {"keys", "devices", "text", "environments", "models", "rollout", "training", "evaluation", "view"},
+    "match": {"keys", "devices", "text", "environments", "models", "rollout", "training", "evaluation", "runs", "view"},
 }
 COMMANDS = tuple(f"jaxmarl_llm/{name}.py" for name in ("planning/plan", "play", "serve", "match"))
 TERMINAL = ("jaxmarl_llm/studies/", "jaxmarl_llm/text/arguments.py", *COMMANDS)

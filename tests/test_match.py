@@ -4,6 +4,7 @@ The long cases compile matches of models; the short ones play scripts, which com
 """
 
 import json
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -171,6 +172,12 @@ def test_a_match_is_not_overwritten(command, tmp_path):
         f"error: {tmp_path} holds files already, which --out would overwrite: name a new directory.\n"
     )
     assert before == {file: file.read_bytes() for file in tmp_path.iterdir()} and before
+
+
+def test_a_directory_that_cannot_be_is_one_sentence_before_games_are_played(command, monkeypatch):
+    monkeypatch.setattr(match, "play", None)
+    code, _, error = command("kuhn_poker", "honest", "--against", "random", "--out", "/proc/match")
+    assert code == 2 and re.fullmatch(r"error: cannot write in the directory /proc/match \(.+\): name .+\n", error)
 
 
 def test_a_share_of_rounds_is_a_count():

@@ -28,7 +28,7 @@ def check_object(game: Any) -> None:
     missing = [part for part in ("agents", "scripts", "reset", "step") if not hasattr(game, part)]
     if isinstance(game, HostGame):
         raise ValueError(
-            f"A {type(game).__name__} has no phrases and compiles to nothing: it plays as Recipe.game and unwrapped, "
+            f"{type(game).__name__} has no phrases and compiles to nothing: it plays as Recipe.game and unwrapped, "
             f"by pretrained models, or with Recipe.tokenizer={game.spelled_by}."
         )
     if isinstance(game, str):

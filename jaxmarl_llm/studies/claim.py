@@ -18,9 +18,10 @@ from jaxmarl_llm.runs.log import provenance
 from jaxmarl_llm.studies.cli import lock_directory
 from jaxmarl_llm.studies.pages.format import count
 from jaxmarl_llm.studies.pages.results import write_atomically
-from jaxmarl_llm.view.page import STUDY
+from jaxmarl_llm.view.page import GAMES, PAGE, STUDY
 
 Claim = tuple[dict[str, Any], list[int]]
+WRITTEN = ("results.json", PAGE, GAMES, "*.svg", "**/metrics.jsonl")  # files of a run
 
 
 @contextlib.contextmanager
@@ -31,14 +32,17 @@ def claim_directory(out: Path, info: dict[str, Any], head: str | None = None) ->
     `head` is the commit of a tree that was found clean.
 
     Raises ValueError if the directory holds a run of other settings, other code or other seeds, if seeds cannot be
-    added, or if another process uses it. If a ValueError ends the run before an update, the record stays as it was.
+    added, or if another process uses it. Somebody else's files under names that a run writes are refused too. If a
+    ValueError ends the run before an update, the record stays as it was.
     """
     kept = out / STUDY
     with lock_directory(out):
         former = kept.read_bytes() if kept.exists() else None
         begun = provenance() | ({"commit": head} if head else {})
         added: list[int] = []
-        if former is not None:
+        if former is None:
+            _check_free(out)
+        else:
             begun, added = _claim_again(out, former, info)
         record = {**info, **({"added": added} if added else {}), "provenance": begun}
         text = (json.dumps(record, indent=1) + "\n").encode()
@@ -53,6 +57,15 @@ def claim_directory(out: Path, info: dict[str, Any], head: str | None = None) ->
             elif former is not None and logs() == before:
                 write_atomically(kept, former)
             raise
+
+
+def _check_free(out: Path) -> None:
+    """Raises ValueError if a directory without a record holds files that a run would write over."""
+    if foreign := next((file for pattern in WRITTEN for file in sorted(out.glob(pattern))), None):
+        raise ValueError(
+            f"{out} holds {foreign.relative_to(out)}, but no {STUDY}: it is of no run, and this one would write over "
+            "it: name another --out."
+        )
 
 
 def _claim_again(out: Path, former: bytes, info: Mapping[str, Any]) -> Claim:

@@ -16,13 +16,17 @@ from jaxmarl_llm.view.page import MOST, write
 def main() -> None:
     parser = argparse.ArgumentParser("python -m jaxmarl_llm.view", description=__doc__.partition("\n")[0])
     parser.add_argument("runs", type=Path, nargs="+", metavar="run", help="a run directory, or one that holds several")
-    parser.add_argument("--out", type=Path, help="the folder of games.html (the first run)")
+    parser.add_argument("--out", type=Path, help="the folder of games.html (that of the run)")
     parser.add_argument("--games", type=int, default=MOST, help="most games of the page (%(default)s)")
     given = parser.parse_args()
+    if len(given.runs) > 1 and not given.out:
+        parser.error("several runs share one page: name its folder with --out")
     try:
         file, shown, total = write(given.runs, given.out or given.runs[0], given.games)
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         parser.exit(2, f"error: {error}\n")
+    except OSError as error:
+        parser.exit(2, f"error: {error.filename} cannot be used ({error.strerror}): name another --out\n")
     print(f"{file}: {shown} of {total} games; open it in a browser.")
 
 

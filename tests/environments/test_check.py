@@ -236,7 +236,7 @@ def test_no_game_in_place_of_a_game_is_refused_where_games_enter(given, says, en
 @pytest.mark.parametrize("entry", [name for name in ENTRIES if name != "recipe"])
 def test_a_game_in_plain_python_enters_by_a_recipe_alone(entry):
     ENTRIES["recipe"](PythonGame(Plain, turns=1))
-    with pytest.raises(ValueError, match=r"A PythonGame has no phrases .* plays as Recipe.game and unwrapped"):
+    with pytest.raises(ValueError, match=r"PythonGame has no phrases .* plays as Recipe.game and unwrapped"):
         ENTRIES[entry](PythonGame(Plain, turns=1))
 
 
@@ -249,7 +249,7 @@ def test_a_game_in_plain_python_enters_by_a_recipe_alone(entry):
 def test_no_recipes_in_place_of_several_are_refused(several, given):
     with pytest.raises(ValueError, match=r"Several games are given as their recipes, \{name: Recipe\}"):
         several(given)
-    with pytest.raises(ValueError, match="A PythonGame has no phrases"):
+    with pytest.raises(ValueError, match="PythonGame has no phrases"):
         several({"plain": ENTRIES["recipe"](PythonGame(Plain, turns=1))})
 
 

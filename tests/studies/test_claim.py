@@ -4,6 +4,7 @@ The long cases train three small runs, a slow one a fourth; the short ones claim
 """
 
 import json
+import re
 import shutil
 import threading
 from dataclasses import replace
@@ -160,6 +161,20 @@ def test_all_games_of_a_finished_run_are_recorded_by_its_command(runs, tmp_path)
     assert [(out / "joint" / file).read_bytes() for file in ("metrics.jsonl", "after.json")] == former
     written = (out / "joint/games.jsonl").stat().st_mtime_ns
     assert start(out, 2) and (out / "joint/games.jsonl").stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize("name", ["results.json", "games.html", "games.jsonl", "curves.svg", "arm/seed/metrics.jsonl"])
+def test_files_of_another_origin_are_never_written_over(name, tmp_path):
+    (tmp_path / "log.txt").write_text("what a shell puts beside a run")
+    with claim_directory(tmp_path, {"study": "mine", "seeds": [0], "code": {}}):
+        pass
+    shutil.rmtree(tmp_path)
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_text("somebody's")
+    refused = pytest.raises(ValueError, match=rf"holds {re.escape(name)}, but no study.json.*name another --out")
+    with refused, claim_directory(tmp_path, {"study": "mine", "seeds": [0], "code": {}}):
+        pass
+    assert (tmp_path / name).read_text() == "somebody's" and not (tmp_path / "study.json").exists()
 
 
 def test_an_addition_that_cannot_work_leaves_the_record(finished):

@@ -29,6 +29,7 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.runs import health
 from jaxmarl_llm.studies import catalogue, program, registry, runner
+from jaxmarl_llm.studies.claim import WRITTEN
 from jaxmarl_llm.studies.cli import STOPPED
 from jaxmarl_llm.studies.pages import report
 from jaxmarl_llm.studies.settings import Settings, select_arms, select_models
@@ -36,6 +37,7 @@ from jaxmarl_llm.studies.study import AtLeast, Higher
 from jaxmarl_llm.text.tokenizers import HFTokenizer
 from jaxmarl_llm.training.setup import LORA, for_pretrained
 from jaxmarl_llm.training.trainer import Trainer
+from jaxmarl_llm.view.page import STUDY
 from tests.support import loss_cases
 from tests.support.recipe_plays import exit_status
 
@@ -239,9 +241,18 @@ def test_faults_other_code_is_another_run(refused):
     assert "holds a run of other code in experiments.credit_assignment.mars, begun at" in refused(edit)
 
 
-def test_faults_checkpoints_of_another_study_are_not_taken_over(refused):
-    said = refused(lambda out: (out / "study.json").unlink(), "--first-seed", "7")
-    assert "was made with seeds" in said
+def test_faults_a_directory_without_its_record_is_not_taken_over(refused):
+    said = refused(lambda out: (out / STUDY).unlink(), "--first-seed", "7")
+    assert "holds results.json, but no study.json" in said
+
+
+def test_faults_checkpoints_without_their_record_are_not_taken_over(unbroken, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "copy"
+    shutil.copytree(unbroken, out)
+    for file in [file for pattern in (STUDY, *WRITTEN) for file in out.glob(pattern)]:
+        file.unlink()
+    assert exit_status(*SMALL, "--first-seed", "7", "--out", out, patch=monkeypatch) == 2
+    assert "was made with seeds" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,12 @@ def test_the_command_renders_a_run_anew_up_to_a_cap(tmp_path):
     done = subprocess.run([*command, "--games", "3"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and "3 of 5 games" in done.stdout, done.stderr
     assert (tmp_path / page.PAGE).read_text().count('"group":') == 3
+    for more, says in (
+        (["--out", "/proc/page"], r"error: /proc/page cannot be used \(.+\): name another --out\n"),
+        ([str(tmp_path / "arm")], r"(?s).*error: several runs share one page: name its folder with --out\n"),
+    ):
+        wrong = subprocess.run([*command, *more], cwd=ROOT, capture_output=True, text=True)
+        assert wrong.returncode == 2 and re.fullmatch(says, wrong.stderr)
     (tmp_path / "arm" / page.GAMES).write_text('{"study": ')
     with pytest.raises(ValueError, match="is damaged"):
         page.write(tmp_path, tmp_path)
