@@ -11,6 +11,7 @@ policies. A share of the questions is held out, and answered before and after tr
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import threading
@@ -36,7 +37,7 @@ from jaxmarl_llm.studies import program, runner
 from jaxmarl_llm.studies.cli import execute
 from jaxmarl_llm.studies.pages.format import count
 from jaxmarl_llm.studies.registry import Entry
-from jaxmarl_llm.studies.settings import Settings
+from jaxmarl_llm.studies.settings import Settings, select_arms
 from jaxmarl_llm.studies.study import Paper, Study
 from jaxmarl_llm.text.arguments import read_arguments
 from jaxmarl_llm.text.own_code import import_object
@@ -103,6 +104,10 @@ def reward_of(word: str) -> tuple[str, Reward, str]:
 
 def study_of(options: Options) -> Entry:
     """The study of these questions: one arm, held-out returns before and after. Raises ValueError for wrong options."""
+    if not options.reward:
+        raise ValueError(f"--reward takes {KINDS}, and was given none.")
+    if not 0 <= options.entropy < math.inf:
+        raise ValueError(f"entropy must be finite and not negative, got {options.entropy}.")
     words = [reward_of(word) for word in options.reward]
     rewards = {name: reward for name, reward, _ in words}
     if len(rewards) < len(words):
@@ -177,29 +182,57 @@ def cautions(settings: Settings, recipe: Recipe) -> list[str]:
 
 def compare(settings: Settings, out: Path, study: Study) -> str:
     """Sentences on the held-out questions before and after training, with an interval over questions and a verdict, or
-    with the values of FEW questions."""
-    game = study.recipes[ARM].game
+    with the values of FEW questions; for each arm of a sweep.
+
+    Raises ValueError if the reward failed for all answers.
+    """
+    game, arms = study.recipes[ARM].game, select_arms(settings, study)
+    seeds, alone = range(settings.first_seed, settings.first_seed + settings.seeds), not settings.tiny
     if not game.testing:
+        for arm, recipe in arms.items():
+            assert isinstance(recipe, Recipe)  # no arm is computed
+            check_measured(program.read_curves(out, arm, seeds, recipe.updates, alone)["return"])
         return "No question was held out: --held-out 0.2 holds out a fifth."
-    seeds = range(settings.first_seed, settings.first_seed + settings.seeds)
-    before, after = (
-        program.read_games(out, file, f"{ARM}", seeds, not settings.tiny)[HELD_OUT]
-        for file in (program.BEFORE, program.AFTER)
-    )  # [seeds, questions]
-    first, last = (np.nanmean(values, 0) for values in (before, after))
+    some, more = [question.place.rstrip(",") for question in game.testing[:TOLD]], len(game.testing) - TOLD
+    lines = [f"Held out: {'; '.join(some)}{f'; and {more} more' if more > 0 else ''}."]
+    for arm in arms:
+        before, after = (
+            program.read_games(out, file, arm, seeds, alone)[HELD_OUT] for file in (program.BEFORE, program.AFTER)
+        )
+        check_measured(before, after)
+        lines.append(
+            f"{f'{arm}: ' if len(arms) > 1 else ''}Held-out return, mean of {count(len(game.testing), 'question')} "
+            f"with {game.answers} answers each{f', {settings.seeds} seeds' if settings.seeds > 1 else ''}: "
+            f"{judge(before, after)}"
+        )
+    return "\n".join(lines)
+
+
+def check_measured(*parts: np.ndarray) -> None:
+    """Raises ValueError if a part, one alone or those before and after training, has no finite value."""
+    failed = [not np.isfinite(part).any() for part in parts]
+    if any(failed):
+        when = "" if all(failed) else " before training" if failed[0] else " after training"
+        raise ValueError(f"The reward failed for all answers{when}: nothing was measured{' then' * bool(when)}.")
+
+
+def judge(before: np.ndarray, after: np.ndarray) -> str:
+    """The means of values [seeds, questions], their difference, and its interval or the values of few questions."""
+    first, last = map(mean_of_seeds, (before, after))
     difference, low, high = paired_interval(last, first)
     verdict = "The reward rose." if low > 0 else "The reward fell." if high < 0 else "No rise or fall is shown."
     spread = f", 95% interval over questions {low:+.2f} to {high:+.2f}. {verdict}"
-    if len(game.testing) < FEW:
+    if len(first) < FEW:
         pairs = (f"{a:.2f} to {b:.2f}" for a, b in zip(first, last, strict=True))
         spread = f". Question by question: {', '.join(pairs)}; so few have no interval."
-    some, more = [question.place.rstrip(",") for question in game.testing[:TOLD]], len(game.testing) - TOLD
-    return (
-        f"Held out: {'; '.join(some)}{f'; and {more} more' if more > 0 else ''}.\n"
-        f"Held-out return, mean of {count(len(game.testing), 'question')} with {game.answers} answers each"
-        f"{f', {settings.seeds} seeds' if settings.seeds > 1 else ''}: "
-        f"{np.nanmean(first):.2f} before training, {np.nanmean(last):.2f} after; difference {difference:+.2f}" + spread
-    )
+    means = f"{np.nanmean(first):.2f} before training, {np.nanmean(last):.2f} after"
+    return f"{means}; difference {difference:+.2f}{spread}"
+
+
+def mean_of_seeds(values: np.ndarray) -> np.ndarray:
+    """The mean of values [seeds, questions] over the seeds that have one; NaN for a question that no seed has."""
+    known = ~np.isnan(values)
+    return np.where(known.any(0), np.nansum(values, 0) / np.maximum(known.sum(0), 1), np.nan)
 
 
 def command(package: str, arguments: Sequence[str]) -> None:

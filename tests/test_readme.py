@@ -15,7 +15,7 @@ from jaxmarl_llm import match, play
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.environments import REGISTRY, make_game
 from jaxmarl_llm.planning import plan
-from jaxmarl_llm.studies import frozen, registry
+from jaxmarl_llm.studies import catalogue, frozen, registry
 from jaxmarl_llm.studies.pages import dialogues, pages, publish, release
 from jaxmarl_llm.studies.settings import Settings, select_arms
 
@@ -99,6 +99,8 @@ def test_commands_can_be_given(module, arguments):
         plan.recipe_of(settings, registry.load("experiments", settings.recipe).study).check()
     elif module == "experiments" and name in OPTIONS:
         tyro.cli(OPTIONS[name], args=rest)
+    elif module == "experiments" and words == ["GiGPO"]:  # a search
+        assert catalogue.listing(module, name)
     elif module == "experiments" and name:
         settings = tyro.cli(Settings, args=words)
         assert select_arms(settings, registry.load("experiments", settings.study).study)

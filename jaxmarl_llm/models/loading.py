@@ -283,10 +283,12 @@ def locate(source: str | Path, wanted: Sequence[str] = (*ABOUT, "*.safetensors")
     path = Path(source)
     if source and path.is_dir():  # "" is not "."
         return path
-    if path.suffix == ".gguf" and path.is_file():
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise ValueError(f"There is no file {str(source)!r}.")
         return convert([path], None, cache_directory(), path.stem)
     hub_id = HUB_IDS.get(str(source), str(source))
-    if re.fullmatch(r"\w[\w.-]*/[\w.-]+", hub_id) and path.suffix != ".gguf":
+    if re.fullmatch(r"\w[\w.-]*/[\w.-]+", hub_id):
         from huggingface_hub import snapshot_download
 
         try:

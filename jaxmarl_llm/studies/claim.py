@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxmarl_llm.runs.checkpoint import ConfigMismatch, compare
+from jaxmarl_llm.runs.checkpoint import ConfigMismatch, compare, flat
 from jaxmarl_llm.runs.log import provenance
 from jaxmarl_llm.studies.cli import lock_directory
 from jaxmarl_llm.studies.pages.format import count
@@ -22,6 +22,7 @@ from jaxmarl_llm.view.page import GAMES, PAGE, STUDY
 
 Claim = tuple[dict[str, Any], list[int]]
 WRITTEN = ("results.json", PAGE, GAMES, "*.svg", "**/metrics.jsonl")  # files of a run
+LISTED = 8  # arms of a sentence
 
 
 @contextlib.contextmanager
@@ -74,6 +75,7 @@ def _claim_again(out: Path, former: bytes, info: Mapping[str, Any]) -> Claim:
         old = json.loads(former)
         begun, added, seeds = old.pop("provenance"), old.pop("added", []), list(old["seeds"])
         code = old.pop("code")
+        arms = [*old.get("settings", ())]
         code = {"": code} if isinstance(code, str) else dict(code)  # a run of an earlier version has one digest
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"{out / STUDY} is damaged: name another --out.") from None
@@ -83,6 +85,10 @@ def _claim_again(out: Path, former: bytes, info: Mapping[str, Any]) -> Claim:
     if ("sweep" in old) != ("sweep" in info):
         kinds = ("a sweep", "a run without --sweep")[:: 1 if "sweep" in old else -1]
         raise ValueError(f"{out} holds {kinds[0]}, and this is {kinds[1]}: name another --out.")
+    wanted_arms = [*info.get("settings", ())]
+    if {*arms} != {*wanted_arms}:
+        kinds = _list_arms(arms, wanted_arms), _list_arms(wanted_arms, arms)
+        raise ValueError(f"{out} holds a run of {kinds[0]}, and this asks for {kinds[1]}: name another --out.")
     if changed := [name for name, digest in info.pop("code").items() if code.get(name) != digest]:
         raise ValueError(
             f"{out} holds a run of other code in {changed[0]}, begun at {begun['commit']}: name another --out."
@@ -90,6 +96,8 @@ def _claim_again(out: Path, former: bytes, info: Mapping[str, Any]) -> Claim:
     wanted = list(info["seeds"])
     if "frozen" in old and _is_longer(wanted, seeds):
         raise ValueError(f"{out} holds a frozen table, which never grows: more seeds are a new freeze.")
+    if _has_other_questions(old, info):
+        raise ValueError(f"{out} holds a run of other questions, or of others held out: name another --out.")
     try:
         compare(out, old, info, ("seeds",) if _is_longer(wanted, seeds) or _is_longer(seeds, wanted) else ())
     except ConfigMismatch as error:
@@ -101,6 +109,20 @@ def _claim_again(out: Path, former: bytes, info: Mapping[str, Any]) -> Claim:
     if not _is_finished(out, seeds):
         raise ValueError(f"{out} is not finished: end the run with --seeds {len(seeds)}, then add seeds to it.")
     return begun | {"command": sys.argv}, [*added, wanted[len(seeds)]]
+
+
+def _list_arms(arms: list[str], others: list[str]) -> str:
+    """`the arms a, b`; of more than LISTED those that are none of the others come first, and the rest is counted."""
+    word, more = f"the arm{'s' * (len(arms) != 1)}", ""
+    if len(arms) > LISTED:
+        arms, more = sorted(arms, key=lambda arm: arm in others)[:LISTED], f" and {len(arms) - LISTED} more"
+    return f"{word} {', '.join(arms)}{more}"
+
+
+def _has_other_questions(old: Mapping[str, Any], info: Mapping[str, Any]) -> bool:
+    """True if the first setting that differs is the digest of a game's questions."""
+    before, now = (dict(flat(x.get("settings", {}))) for x in (old, info))
+    return next((name for name in now if before.get(name) != now[name]), "").endswith(".game.digest")
 
 
 def _is_longer(seeds: list[int], others: list[int]) -> bool:

@@ -107,5 +107,6 @@ def _list(package: str, further: Mapping[str, str], words: Sequence[str]) -> boo
         if words and not listed:
             return False
         print("\n".join(listed))
-        print(f"Run one with `python -m {package} NAME`. Further commands: {', '.join((*BUILT_IN, *further))}.")
+        print(f"Run one with `python -m {package} NAME`. Find some with `python -m {package} WORD`, also by a paper.")
+        print(f"Further commands: {', '.join((*BUILT_IN, *further))}.")
     return True

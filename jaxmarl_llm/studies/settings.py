@@ -38,7 +38,7 @@ class Settings:
     first_seed: int = 0
     arms: Annotated[tuple[str, ...] | None, tyro.conf.arg(help_behavior_hint="")] = None
     """Names of arms. Default: all arms; with a pretrained model or a sweep, the arm of the method."""
-    sweep: Words = ()
+    sweep: Annotated[tuple[str, ...] | None, tyro.conf.arg(help_behavior_hint="")] = None
     """Values of hparams, e.g. learning_rate=1e-3,3e-3,1e-2 entropy=0,0.01. Each value, or each pair of a grid, is
     an arm, and tiny policies train them side by side. The table ends with the best value on these seeds. A sweep
     judges no prediction."""
@@ -112,9 +112,11 @@ class Settings:
         others = {field.name: field.default for field in dataclasses.fields(self) if field.name not in FREE}
         if self.frozen and (given := [name for name, default in others.items() if getattr(self, name) != default]):
             raise ValueError(f"--frozen runs the frozen table as it is: leave out --{given[0].replace('_', '-')}.")
+        if self.sweep == ():
+            raise ValueError("--sweep takes NAME=NUMBER,NUMBER,... for each hparam, and was given none.")
         if self.sweep and self.profile:
             raise ValueError("--profile runs one arm with its own hparams: leave out --sweep.")
-        if sweep.RATE in sweep.read(self.sweep) and self.learning_rate:
+        if sweep.RATE in sweep.read(self.sweep or ()) and self.learning_rate:
             raise ValueError("--sweep and --learning-rate both give the learning rate: leave out one of them.")
 
     @property

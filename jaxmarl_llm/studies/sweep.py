@@ -40,6 +40,8 @@ def read(words: Sequence[str]) -> Grid:
             raise ValueError(f"--sweep names {'a value of ' * (name not in grid)}{name} twice: got {word!r}.")
         if name.partition("/")[0] == RATE and min(values) <= 0:
             raise ValueError(f"{name} must be a positive number, got {min(values):g}.")
+        if name == "entropy" and min(values) < 0:
+            raise ValueError(f"entropy must not be negative, got {min(values):g}.")
         grid[name] = values
     return grid
 

@@ -90,6 +90,9 @@ def test_the_study_holds_out_questions_and_evaluates_models_too(data):
         ({"run": Settings("prompts", rollout_mesh="data=1")}, "is played by one process, without a rollout mesh"),
         ({"run": Settings("prompts", group_size=1)}, "group_size must be at least 2"),
         ({"eval_every": 0}, "eval_every must be at least 1"),
+        ({"entropy": -1.0}, "entropy must be finite and not negative, got -1.0"),
+        ({"entropy": float("nan")}, "entropy must be finite and not negative, got nan"),
+        ({"reward": ()}, "--reward takes exact, .* or MODULE:FUNCTION, and was given none"),
         ({"budget": 600}, "An answer of 600 tokens, the budget, leaves no room in the context of policy, 512 tokens"),
     ],
 )
@@ -136,11 +139,54 @@ def test_options_of_checkpoints_are_those_of_studies(capsys):
     ],
 )
 def test_the_last_words_judge_the_held_out_questions(data, tmp_path, before, after, says):
-    entry = study_of(Options(data, ("exact",), held_out=str(len(before) / 16)))
-    (tmp_path / "rloo").mkdir()
-    for file, values in (("before.json", before), ("after.json", after)):
-        (tmp_path / "rloo" / file).write_text(json.dumps({"held_out/return": [values]}))
-    assert prompts.compare(Settings("prompts", seeds=1), tmp_path, entry.study).endswith(says)
+    assert compared(data, tmp_path, [before], [after]).endswith(says)
+
+
+def compared(data, out: Path, before, after, arms=("rloo",), sweep=None) -> str:
+    """The last words of a run with these values [seeds, questions] of the held-out questions in every arm."""
+    entry = study_of(Options(data, ("exact",), held_out=str(len(before[0]) / 16)))
+    for arm in arms:
+        (out / arm).mkdir()
+        for file, values in (("before.json", before), ("after.json", after)):
+            (out / arm / file).write_text(json.dumps({"held_out/return": values}))
+    return prompts.compare(Settings("prompts", seeds=len(before), sweep=sweep), out, entry.study)
+
+
+def test_the_last_words_of_a_sweep_are_of_every_arm(data, tmp_path):
+    arms = ["rloo[entropy=0]", "rloo[entropy=0.1]"]
+    first, *lines = compared(data, tmp_path, [[0, 0]], [[1, 1]], arms, ("entropy=0,0.1",)).splitlines()
+    assert first.startswith("Held out: ") and len(lines) == len(arms)
+    for arm, line in zip(arms, lines, strict=True):
+        assert line.startswith(f"{arm}: Held-out return, mean of 2 questions with 4 answers each: 0.00 before")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "when"),
+    [(None, None, ": nothing was measured"), (None, 1, " before training: nothing"), (1, None, " after training: no")],
+)
+def test_a_reward_that_fails_for_all_answers_ends_in_an_error(data, tmp_path, before, after, when, recwarn):
+    with pytest.raises(ValueError, match=f"^The reward failed for all answers{when}"):
+        compared(data, tmp_path, [[before] * 5], [[after] * 5])
+    assert not recwarn.list
+
+
+def test_a_question_whose_reward_failed_for_every_seed_is_no_warning(data, tmp_path, recwarn):
+    seeds = [[None, 0, 0, 0, 0, 0], [None, 0, None, 0, 0, 0]], [[1, 1, 1, 1, 0.5, 1]] * 2
+    said = compared(data, tmp_path, *seeds)
+    assert "0.00 before training, 0.92 after; difference +0.90, 95%" in said and not recwarn.list
+
+
+def test_without_held_out_questions_a_reward_that_fails_for_all_answers_is_an_error_too(data, tmp_path):
+    study, out = study_of(Options(data, ("exact",), held_out="0")).study, tmp_path / "rloo"
+    out.mkdir()
+    lines = [{"step": step, "seed": 0, "return": None} for step in range(3)]
+    settings = Settings("prompts", seeds=1, updates=3)
+    (out / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    with pytest.raises(ValueError, match="The reward failed for all answers: nothing was measured"):
+        prompts.compare(settings, tmp_path, study)
+    lines[2]["return"] = 0.5
+    (out / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert prompts.compare(settings, tmp_path, study).startswith("No question was held out")
 
 
 @pytest.mark.long
@@ -185,7 +231,7 @@ def test_a_run_that_is_stopped_goes_on_with_the_same_numbers(data, tmp_path, mon
         contents = [(tmp_path / out / "rloo" / file).read_bytes() for out in ("whole", "parts")]
         assert contents[0] == contents[1], file
     data.write_text(data.read_text() + '{"prompt": "ab", "answer": "a"}\n')
-    with pytest.raises(ValueError, match=r"settings\.rloo\.game\.digest"):
+    with pytest.raises(ValueError, match="holds a run of other questions"):
         run("parts")
     data.write_text(data.read_text().rpartition('{"prompt": "ab"')[0])
     (tmp_path / "rewards_of_a_run.py").write_text(MODULE.replace("0.1", "0.2"))

@@ -213,8 +213,10 @@ def test_unknown_sources_are_refused(tmp_path):
     what = "Unknown model 'smollm3': give smollm2, gemma3-270m, a directory, a .gguf file, or a hub id"
     with pytest.raises(ValueError, match=what):
         loading.load("smollm3")
-    for source in ("owner/model.gguf", ""):
-        with pytest.raises(ValueError, match=f"Unknown model '{source}'"):
+    with pytest.raises(ValueError, match="Unknown model ''"):
+        loading.load("")
+    for source in ("absent.gguf", "owner/model.gguf", tmp_path / "absent.gguf"):
+        with pytest.raises(ValueError, match=f"^There is no file '{source}'.$"):
             loading.load(source)
     for path in (tmp_path / "absent", "./absent", "../absent"):
         with pytest.raises(ValueError, match=f"There is no directory '{path}', and no .gguf file"):

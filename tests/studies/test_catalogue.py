@@ -23,6 +23,7 @@ def test_the_list_imports_no_study():
     run = subprocess.run([sys.executable, "-c", WITHOUT_JAX], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert "\nmars " in run.stdout
+    assert "Find some with `python -m experiments WORD`, also by a paper." in run.stdout
     assert run.stdout.endswith("run, pages, release, dialogues, plan.\n")
 
 

@@ -207,6 +207,40 @@ def test_a_changed_reward_is_named(tmp_path):
         pass
 
 
+def test_other_arms_are_named_before_what_follows_from_them(tmp_path):
+    info = lambda *arms, **more: {
+        "study": "toy", "seeds": [0], "code": {"toy": "a"}, "predictions": [], "settings": dict.fromkeys(arms), **more
+    }  # fmt: skip
+    with claim_directory(tmp_path, info("a", "b")):
+        pass
+    says = "holds a run of the arms a, b, and this asks for the arms c, d, e, f, g, h, i, j and 1 more: name another"
+    with pytest.raises(ValueError, match=says), claim_directory(tmp_path, info(*"acdefghij", predictions=[1])):
+        pass
+    with (
+        pytest.raises(ValueError, match="the arms a, b, and this asks for the arm b: "),
+        claim_directory(tmp_path, info("b")),
+    ):
+        pass
+    with (
+        pytest.raises(ValueError, match=r"was made with predictions=\[\]"),
+        claim_directory(tmp_path, info("b", "a", predictions=[1])),
+    ):
+        pass
+
+
+def test_other_questions_are_told_as_such(tmp_path):
+    recipe = lambda digest, answers=4: {"game": {"answers": answers, "digest": digest}, "updates": 3}
+    info = lambda *of: {"study": "prompts", "seeds": [0], "code": {}, "settings": {"rloo": recipe(*of)}}
+    with claim_directory(tmp_path, info("1")):
+        pass
+    for of, says in (
+        (("2",), "a run of other questions, or of others held out: name another --out"),
+        (("2", 5), r"was made with settings\.rloo\.game\.answers=4"),
+    ):
+        with pytest.raises(ValueError, match=says), claim_directory(tmp_path, info(*of)):
+            pass
+
+
 def test_a_run_of_an_earlier_version_is_of_other_code(tmp_path):
     """Its record has one digest in place of one a module."""
     info = {"study": "toy", "seeds": [0], "code": {"toy": "a"}}

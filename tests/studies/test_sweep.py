@@ -64,6 +64,8 @@ def test_names_of_arms_keep_every_digit():
         (("--sweep", "learning_rate=1e-3,fast"), "--sweep takes NAME=NUMBER"),
         (("--sweep", "learning_rate=1e-3,nan"), "--sweep takes NAME=NUMBER"),
         (("--sweep", "learning_rate=0,1"), "learning_rate must be a positive number, got 0"),
+        (("--sweep", "entropy=-1,0"), "entropy must not be negative, got -1"),
+        (("--sweep",), "--sweep takes NAME=NUMBER,NUMBER,... for each hparam, and was given none"),
         (("--sweep", "entropy=1,1.0"), "names a value of entropy twice"),
         (("--sweep", "entropy=1", "entropy=2"), "--sweep names entropy twice"),
         (("--sweep", "entropy=1", "--frozen"), "--frozen runs the frozen table as it is: leave out --sweep"),

@@ -69,7 +69,9 @@ def _records(data: Data) -> list[tuple[str, Any]]:
         lines = Path(data).read_text(encoding="utf-8-sig").split("\n")
     except FileNotFoundError:
         raise ValueError(f"There is no file {data}.") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise ValueError(f"{data} is no UTF-8 text: save it as UTF-8.") from None
+    except OSError as error:
         raise ValueError(f"{data} cannot be read: {error}.") from None
     records = []
     for number, line in enumerate(lines, 1):
@@ -78,7 +80,7 @@ def _records(data: Data) -> list[tuple[str, Any]]:
             try:
                 records.append((place, json.loads(line)))
             except (ValueError, RecursionError) as error:
-                raise ValueError(f"{place} is no JSON: {error}.") from None
+                raise ValueError(f"{place} is no JSON: {error}. The file holds one JSON object a line.") from None
     return records
 
 

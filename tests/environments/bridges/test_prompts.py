@@ -40,6 +40,8 @@ WRONG = [
     ("\n \n", "holds no questions"),
     ('{"prompt": "a"}\n{"prompt": \n', r"questions.jsonl, line 2, is no JSON: Expecting value"),
     ("[" * 100_000, "line 1, is no JSON"),
+    ('[\n{"prompt": "a"}\n]', r"line 1, is no JSON: .*\. The file holds one JSON object a line\.$"),
+    ("prompt,answer\na,1\n", r"line 1, is no JSON: .*\. The file holds one JSON object a line\.$"),
     ("3", r"line 1, is no question: it is an object with a prompt"),
     (
         '{"question": "a", "answer": 1}',
@@ -71,8 +73,10 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(ValueError, match="cannot be read"):
         Prompts(tmp_path, Exact())
     (tmp_path / "latin").write_bytes(b'{"prompt": "\xe9"}')
-    with pytest.raises(ValueError, match="cannot be read: 'utf-8' codec"):
-        Prompts(tmp_path / "latin", Exact())
+    (tmp_path / "wide").write_text('{"prompt": "a"}', encoding="utf-16")
+    for name in ("latin", "wide"):
+        with pytest.raises(ValueError, match=f"{name} is no UTF-8 text: save it as UTF-8.$"):
+            Prompts(tmp_path / name, Exact())
     with pytest.raises(ValueError, match="a file of JSON lines or a list of records, got 3"):
         Prompts(3, Exact())
 
