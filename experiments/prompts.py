@@ -189,7 +189,7 @@ def compare(settings: Settings, out: Path, study: Study) -> str:
     first, last = (np.nanmean(values, 0) for values in (before, after))
     difference, low, high = paired_interval(last, first)
     verdict = "The reward rose." if low > 0 else "The reward fell." if high < 0 else "No rise or fall is shown."
-    spread = f", 95% interval over questions {low:+.2f} to {high:+.2f}. {verdict}"
+    spread = f", 95% interval over questions {with_sign(low)} to {with_sign(high)}. {verdict}"
     if len(game.testing) < FEW:
         pairs = (f"{a:.2f} to {b:.2f}" for a, b in zip(first, last, strict=True))
         spread = f". Question by question: {', '.join(pairs)}; so few have no interval."
@@ -198,8 +198,15 @@ def compare(settings: Settings, out: Path, study: Study) -> str:
         f"Held out: {'; '.join(some)}{f'; and {more} more' if more > 0 else ''}.\n"
         f"Held-out return, mean of {count(len(game.testing), 'question')} with {game.answers} answers each"
         f"{f', {settings.seeds} seeds' if settings.seeds > 1 else ''}: "
-        f"{np.nanmean(first):.2f} before training, {np.nanmean(last):.2f} after; difference {difference:+.2f}" + spread
+        f"{np.nanmean(first):.2f} before training, {np.nanmean(last):.2f} after; difference {with_sign(difference)}"
+        + spread
     )
+
+
+def with_sign(x: float) -> str:
+    """A number with its sign, zero without one."""
+    text = f"{x:+z.2f}"
+    return text.lstrip("+") if float(text) == 0 else text
 
 
 def command(package: str, arguments: Sequence[str]) -> None:

@@ -131,7 +131,7 @@ def test_options_of_checkpoints_are_those_of_studies(capsys):
     ("before", "after", "says"),
     [
         ([0, 0, 0, 0, 0], [1, 1, 0.5, 1, 1], "+0.90, 95% interval over questions +0.62 to +1.18. The reward rose."),
-        ([0, 0, 0, 0, 0], [0, 0, 0, 0, 0], "95% interval over questions +0.00 to +0.00. No rise or fall is shown."),
+        ([0, 0, 0, 0, 0], [0, 0, 0, 0, 0], "95% interval over questions 0.00 to 0.00. No rise or fall is shown."),
         ([0, 0.25], [0.5, 0.75], "+0.50. Question by question: 0.00 to 0.50, 0.25 to 0.75; so few have no interval."),
     ],
 )
@@ -141,6 +141,10 @@ def test_the_last_words_judge_the_held_out_questions(data, tmp_path, before, aft
     for file, values in (("before.json", before), ("after.json", after)):
         (tmp_path / "rloo" / file).write_text(json.dumps({"held_out/return": [values]}))
     assert prompts.compare(Settings("prompts", seeds=1), tmp_path, entry.study).endswith(says)
+
+
+def test_zero_has_no_sign():
+    assert [prompts.with_sign(x) for x in (-0.004, 0.0, 0.004, -0.006, 0.07)] == ["0.00"] * 3 + ["-0.01", "+0.07"]
 
 
 @pytest.mark.long
