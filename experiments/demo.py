@@ -30,7 +30,6 @@ from jaxmarl_llm.text.arguments import read_arguments
 from jaxmarl_llm.text.plots import plot
 
 ARM, MODEL = "naive", "smollm2"
-SHOWN = 3  # updates whose mean is the beginning, and the end
 RECIPE = replace(
     social_dilemma.NAIVE,
     pretrained={
@@ -87,13 +86,15 @@ def tell(out: Path, seed: int, updates: int) -> str:
     """The curve of cooperation, and a sentence on how it ended."""
     curves = program.read_curves(out, ARM, (seed,), updates, True)
     cooperation, points = (curves[name][0].tolist() for name in ("cooperation", "points"))
+    shown = max(1, round(updates / 10))  # as in the table above it
     mean = lambda values: sum(values) / len(values)
-    began, ended = mean(cooperation[:SHOWN]), mean(cooperation[-SHOWN:])
+    began, ended = mean(cooperation[:shown]), mean(cooperation[-shown:])
     how = "fell" if ended < began - 0.1 else "hardly changed:" if abs(ended - began) <= 0.1 else "rose"
     lines = ["Cooperation by update", *plot(cooperation, 0.0, 1.0)]
     lines += [
-        f"Cooperation {how} from {began:.2f} to {ended:.2f}, and the points of both from {mean(points[:SHOWN]):.2f} to "
-        f"{mean(points[-SHOWN:]):.2f} a game (means of the first and the last {SHOWN} updates). "
+        f"Cooperation {how} from {began:.2f} to {ended:.2f}, and the points of both from {mean(points[:shown]):.2f} to "
+        f"{mean(points[-shown:]):.2f} a game (means of the first and the last tenth of the updates; the table has the "
+        "last). "
         f"Games before and after: {out / 'games.html'}"
     ]
     return "\n".join(lines)

@@ -221,18 +221,24 @@ def judge(before: np.ndarray, after: np.ndarray) -> str:
     first, last = map(mean_of_seeds, (before, after))
     difference, low, high = paired_interval(last, first)
     verdict = "The reward rose." if low > 0 else "The reward fell." if high < 0 else "No rise or fall is shown."
-    spread = f", 95% interval over questions {low:+.2f} to {high:+.2f}. {verdict}"
+    spread = f", 95% interval over questions {with_sign(low)} to {with_sign(high)}. {verdict}"
     if len(first) < FEW:
         pairs = (f"{a:.2f} to {b:.2f}" for a, b in zip(first, last, strict=True))
         spread = f". Question by question: {', '.join(pairs)}; so few have no interval."
     means = f"{np.nanmean(first):.2f} before training, {np.nanmean(last):.2f} after"
-    return f"{means}; difference {difference:+.2f}{spread}"
+    return f"{means}; difference {with_sign(difference)}{spread}"
 
 
 def mean_of_seeds(values: np.ndarray) -> np.ndarray:
     """The mean of values [seeds, questions] over the seeds that have one; NaN for a question that no seed has."""
     known = ~np.isnan(values)
     return np.where(known.any(0), np.nansum(values, 0) / np.maximum(known.sum(0), 1), np.nan)
+
+
+def with_sign(x: float) -> str:
+    """A number with its sign, zero without one."""
+    text = f"{x:+z.2f}"
+    return text.lstrip("+") if float(text) == 0 else text
 
 
 def command(package: str, arguments: Sequence[str]) -> None:

@@ -20,6 +20,7 @@ import pytest
 import jaxmarl_llm
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.bridges import python_games
+from jaxmarl_llm.environments.bridges.table import Table
 from jaxmarl_llm.rl.losses.records import Batch, Scores
 from jaxmarl_llm.studies import catalogue
 from jaxmarl_llm.training.recipe import DEFAULT_HPARAMS
@@ -220,12 +221,23 @@ def test_the_page_on_losses_has_every_field_that_a_loss_reads():
 
 @pytest.mark.long
 def test_the_game_in_a_file_of_its_own_trains(tmp_path, monkeypatch, capsys):
-    game, script, _ = snippets("game")
+    game, script, *_ = snippets("game")
     (tmp_path / "my_game.py").write_text(game)
     monkeypatch.syspath_prepend(tmp_path)
     exec(script, {})
     returns = [float(line.split("[")[1].strip("] ")) for line in capsys.readouterr().out.splitlines()]
     assert len(returns) == 20 and abs(returns[0] - 1 / 3) < 0.15 and returns[-1] > 0.8
+
+
+def test_the_game_with_a_text_for_each_seat_tells_each_seat_its_own():
+    game, _, texts, _ = snippets("game")
+    names: dict = {"__name__": "my_game"}
+    exec(game + texts, names)
+    table = Table(names["TwoNames"](), 0)
+    for told, name in zip(table.seen, ("Ann", "Bob"), strict=True):
+        assert "".join(told).endswith(f"the same. You are {name}. Your answer, {name}?")
+    table.play(np.zeros(2, int), {})
+    assert table.over and table.total.tolist() == [[1.0], [1.0]]
 
 
 @pytest.mark.long

@@ -14,9 +14,17 @@ import jax.numpy as jnp
 from jaxmarl_llm.environments.base import Environment, check_reward, phrases
 from jaxmarl_llm.environments.bridges.python_games import HostGame
 from jaxmarl_llm.environments.extras import OPTIONAL, Extras, check_measured
+from jaxmarl_llm.text.grammar import options_of
 
 PROPERTIES = ("agents", "turns", "actions", "roles", "components", "rules", "observation", "grammars", "scripts")
 KNOWN = {*OPTIONAL, *(name for name in vars(Environment) if not name.startswith("_"))}
+AXES = {
+    "phrases": ", a phrase for each seat and field of the observation",
+    "legal": ", a truth value for each seat and action",
+    **dict.fromkeys(("acting", "role", "grammar"), ", a value for each seat"),
+    **dict.fromkeys(("terminated", "truncated"), ", one truth value"),
+}
+"""The meaning of the shape of each field of a view."""
 NEAR = 0.9
 """The least similarity of a misspelt name: `seat_turnz` has 0.9, the `views` of a panel 0.89."""
 
@@ -65,6 +73,7 @@ def _check(game: Any) -> None:
         if not hasattr(game, part):
             raise ValueError(f"{name} has no {part}: the docstring of environments/base.py lists what a game has.")
     agents, actions = game.agents, game.actions
+    _check_actions(game)
     key, seats = jax.eval_shape(lambda: jax.random.key(0)), jax.ShapeDtypeStruct((agents,), jnp.int32)
     group = jax.ShapeDtypeStruct((), jnp.int32)
     fields = {"rules": len(phrases(game.rules)), "observation": len(phrases(game.observation))}
@@ -104,12 +113,23 @@ def _check(game: Any) -> None:
         }
         for field, shape in wanted.items():
             if getattr(view, field).shape != shape:
-                raise ValueError(f"{name}.{at} gives view.{field} {_type(getattr(view, field))}: {shape} is wanted.")
+                raise ValueError(
+                    f"{name}.{at} gives view.{field} {_type(getattr(view, field))}: {shape} is wanted{AXES[field]}."
+                )
         check_measured(game, view)
     if prompt.shape != (agents, fields["rules"]):
         raise ValueError(
             f"{name}.prompt gives {_type(prompt)}: {(agents, fields['rules'])} is wanted, a phrase for each seat and "
             "field of the rules."
+        )
+
+
+def _check_actions(game: Any) -> None:
+    largest = max(max(options_of(grammar)) for grammar in game.grammars)
+    if game.actions != 1 + largest:
+        raise ValueError(
+            f"{type(game).__name__}.actions is {game.actions}, and {1 + largest} is wanted: one more than the largest "
+            f"action of its grammars, {largest}."
         )
 
 

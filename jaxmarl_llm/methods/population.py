@@ -28,7 +28,7 @@ from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.optimiser import check_common
 from jaxmarl_llm.training.records import Run
 from jaxmarl_llm.training.step import Metrics
-from jaxmarl_llm.training.trainer import Trainer
+from jaxmarl_llm.training.trainer import Trainer, check_state
 from jaxmarl_llm.training.update import Learners
 
 SCORE = "score/seat_"
@@ -87,7 +87,7 @@ def society(
     check_common(recipe.optimiser)
 
     @partial(jax.jit, donate_argnums=0, compiler_options=options(OFTEN if trainer.small else None))
-    def generation(state: Run, keys: jax.Array, number: Any, share: Any) -> tuple[Run, Metrics]:
+    def program(state: Run, keys: jax.Array, number: Any, share: Any) -> tuple[Run, Metrics]:
         state, metrics = trainer.update(state, number)
         if f"{SCORE}0" not in metrics:
             raise ValueError("A society selects by what each seat earned: give the recipe measure=seat_scores.")
@@ -97,4 +97,8 @@ def society(
         learners, parent = evolve(state.learners, score, key, survivors=survivors, noise=noise, selection=selection)
         return state.replace(learners=learners), metrics | {"parent": parent}
 
-    return lambda state, number, share=0.0: generation(state, trainer.keys, jnp.int32(number), jnp.float32(share))
+    def generation(state: Run, number: Any, share: Any = 0.0) -> tuple[Run, Metrics]:
+        check_state(state)
+        return program(state, trainer.keys, jnp.int32(number), jnp.float32(share))
+
+    return generation

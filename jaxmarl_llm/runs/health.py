@@ -91,7 +91,8 @@ RULES = (
         "utterances hardly vary any more",
         times=0.1,
         below=True,
-        do="Lower the learning rate, or add an entropy bonus, unless one answer is right.",
+        do="Nothing is wrong if one answer is best and the reward is high: it is learned. Otherwise lower the learning "
+        "rate, or add an entropy bonus.",
         drift=True,
     ),
     Rule(

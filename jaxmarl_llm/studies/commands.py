@@ -89,6 +89,18 @@ def _describe(entry: Any) -> str:
     return "\n\n".join([f"{entry.name}: {study.question}", *lines])
 
 
+def _check_arms(package: str, name: str, *words: str) -> None:
+    """Raises ValueError if the word after the name of a study is one of its arms: arms are an option."""
+    from jaxmarl_llm.studies import registry
+
+    arms = registry.load(package, name).study.all_arms
+    if words[0] in arms:
+        given = " ".join(word for word in words if word in arms)
+        raise ValueError(
+            f"{words[0]} is an arm of {name}, and arms are given by --arms: python -m {package} {name} --arms {given}."
+        )
+
+
 def _list(package: str, further: Mapping[str, str], words: Sequence[str]) -> bool:
     """Prints the studies that have every word, with question and paper. jax is not imported, which would take seconds.
 
@@ -99,6 +111,8 @@ def _list(package: str, further: Mapping[str, str], words: Sequence[str]) -> boo
 
     with lasting():
         try:
+            if len(words) > 1 and words[0] in catalogue.files(package):
+                _check_arms(package, *words)
             named = len(words) == 1 and (words[0] in (names := catalogue.files(package)) or suggest(words[0], names))
             listed = [] if named else catalogue.listing(package, " ".join(words))
         except ValueError as error:

@@ -87,8 +87,7 @@ class Trainer:
         max_skipped: int = 10,
         quiet: bool = False,
     ):
-        if len(hparams) != len(seeds):
-            raise ValueError(f"Each run has hparams and a seed: got {len(hparams)} hparams and {len(seeds)} seeds.")
+        check_runs(hparams, seeds)
         self.mesh = sharding.mesh(mesh)
         self.parts = setup(recipe, models, self.mesh, load)
         self.recipe, self.policy_sets, self.rollout = recipe, self.parts.policy_sets, self.parts.rollout
@@ -208,10 +207,13 @@ class Trainer:
             return self.programs.update.lower(base, *given, state, jnp.int32(0))
 
     def update(self, state: Any, number: int) -> tuple[Any, Metrics]:
-        """Makes update `number` of every run. Returns the new state and metrics [runs]; the old state is donated.
+        """Makes update `number` of every run. Returns the new state and metrics [runs]. The old state is donated: its
+        memory is reused, and no later call can read it.
 
-        Raises NonFiniteError once a run has skipped `max_skipped` updates in a row (0: never), one update later.
+        Raises ValueError for a state that an earlier update took, and NonFiniteError once a run has skipped
+        `max_skipped` updates in a row (0: never), one update later.
         """
+        check_state(state)
         first = "playing the first games and compiling the update" if self.on_host else "compiling the update"
         with self._explain("update", first):
             state, metrics = self._dispatch(state, number)
@@ -265,6 +267,7 @@ class Trainer:
         """Repeats the standard step of an update for inspection: (games, {policy set: batch}, metrics with the gradient
         norm of each leaf), [runs, ...]. For a skipped update, `state` may be from before or after it. A recipe
         with its own step, or with a game in plain Python, gives games only."""
+        check_state(state)
         if self.recipe.step is not None or self.on_host:
             return self.play(state), {}, {}
         run = state.run if isinstance(state, Ahead) else state
@@ -273,6 +276,7 @@ class Trainer:
     def play(self, state: Any, rollout: Rollout | None = None) -> Trajectory:
         """Games of every run with its present weights, leaves [runs, ...]: training games, or games of another
         rollout."""
+        check_state(state)
         run = state.run if isinstance(state, Ahead) else state
         if rollout is None and self.on_host:
             return self._host_games(run, EVALUATE)
@@ -281,6 +285,7 @@ class Trainer:
     def examine(self, state: Any, runs: Sequence[int], number: int = 0) -> Examined:
         """A batch of games of some runs with all that is known of their tokens, leaves [len(runs), ...], before update
         `number`. These are no training games, and every call deals the same ones."""
+        check_state(state)
         run, runs = state.run if isinstance(state, Ahead) else state, tuple(runs)
         hparams, arranged = self.hparams_at(number), Arranged()
         if self.recipe.arrange is not None and self.recipe.step is None:
@@ -294,12 +299,36 @@ class Trainer:
 
     def weights(self, state: Any, run: int) -> dict[str, dict]:
         """The weights of one run, by policy set, in the form of a rollout."""
+        check_state(state)
         single = jax.tree.map(lambda x: x[run], state.run if isinstance(state, Ahead) else state)
         return step.rollout_weights(self.parts, past.present(self.recipe, single))
 
     def sample_batch(self, seed: int = 0) -> tuple[Run, dict[str, Part]]:
         """(a run before training, {policy set: the batch of its first update}), for a notebook."""
         return jax.jit(self.functions.sample)(self.base, self.hparams_at(0), jax.random.key(seed))
+
+
+def check_runs(hparams: Any, seeds: Any) -> None:
+    """Raises ValueError unless there is a list of hparams and one of seeds, with an entry of each for every run."""
+    if isinstance(hparams, Mapping) or not hasattr(hparams, "__len__"):
+        raise ValueError(f"A list with the hparams of each run is wanted, got one {type(hparams).__name__}: [hparams].")
+    if not hasattr(seeds, "__len__"):
+        raise ValueError(f"A list with the seed of each run is wanted, got {seeds!r}: [{seeds!r}] is one run.")
+    if len(hparams) != len(seeds):
+        raise ValueError(f"Each run has hparams and a seed: got {len(hparams)} hparams and {len(seeds)} seeds.")
+
+
+def check_state(state: Any) -> None:
+    """Raises ValueError for an object that is no state, and for a state whose memory an update has reused."""
+    if not isinstance(state, Run | Ahead):
+        pair = ": update() returns (state, metrics)" if isinstance(state, tuple) else ""
+        raise ValueError(f"A state is wanted, which init() or update() returns, got a {type(state).__name__}{pair}.")
+    arrays = (x for x in jax.tree.leaves(state) if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer))
+    if any(x.is_deleted() for x in arrays):
+        raise ValueError(
+            "This state went into an earlier update, which reuses its memory: use the state that the update returned, "
+            "or begin again with init()."
+        )
 
 
 def by_run(recipe: Recipe, hparams: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

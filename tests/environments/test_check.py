@@ -138,6 +138,15 @@ def of(changed):
         (of(lambda s, v, r: (s.replace(cards=s.cards[:1]), v, r)), r"\.cards as int32\[1\], and reset gave"),
         (of(lambda s, v, r: ((s, 0), v, r)), "built otherwise"),
         (of(lambda s, v, r: (s, v.replace(legal=v.legal[:, :1]), r)), r"view.legal bool\[2, 1\]: \(2, 2\) is wanted"),
+        (
+            of(lambda s, v, r: (s, v.replace(phrases=v.phrases[:1]), r)),
+            r"step gives view.phrases int32\[1, 1\]: \(2, 1\) is wanted, a phrase for each seat and field of the obs",
+        ),
+        (
+            type("Spoilt", (KuhnPoker,), {"actions": 3})(),
+            r"^Spoilt.actions is 3, and 2 is wanted: one more than the largest action of its grammars, 1\.$",
+        ),
+        (type("Spoilt", (KuhnPoker,), {"actions": 1})(), "Spoilt.actions is 1, and 2 is wanted"),
         (of(lambda s, v, r: (s, v, r[:, 0])), r"reward of shape \(2,\): \(2, 1\) is wanted"),
         (type("Spoilt", (KuhnPoker,), {"prompt": lambda self, state: jnp.zeros((2, 5), jnp.int32)})(), "Spoilt.prompt"),
         (

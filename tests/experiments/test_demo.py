@@ -15,6 +15,7 @@ from tests.support.saved_policies import small_model
 @pytest.mark.parametrize(
     ("values", "said"),
     [
+        ([0.5] * 17 + [0.9, 0.0, 0.0], "Cooperation fell from 0.50 to 0.00"),  # the last tenth, as in the table
         ([0.5] * 3 + [0.25] * 2 + [0.0] * 3, "Cooperation fell from 0.50 to 0.00, and the points of both from 2.00"),
         ([0.5] * 8, "Cooperation hardly changed: from 0.50 to 0.50"),
         ([0.2] * 5 + [0.9] * 3, "Cooperation rose from 0.20 to 0.90"),

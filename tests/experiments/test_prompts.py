@@ -134,7 +134,7 @@ def test_options_of_checkpoints_are_those_of_studies(capsys):
     ("before", "after", "says"),
     [
         ([0, 0, 0, 0, 0], [1, 1, 0.5, 1, 1], "+0.90, 95% interval over questions +0.62 to +1.18. The reward rose."),
-        ([0, 0, 0, 0, 0], [0, 0, 0, 0, 0], "95% interval over questions +0.00 to +0.00. No rise or fall is shown."),
+        ([0, 0, 0, 0, 0], [0, 0, 0, 0, 0], "95% interval over questions 0.00 to 0.00. No rise or fall is shown."),
         ([0, 0.25], [0.5, 0.75], "+0.50. Question by question: 0.00 to 0.50, 0.25 to 0.75; so few have no interval."),
     ],
 )
@@ -187,6 +187,10 @@ def test_without_held_out_questions_a_reward_that_fails_for_all_answers_is_an_er
     lines[2]["return"] = 0.5
     (out / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     assert prompts.compare(settings, tmp_path, study).startswith("No question was held out")
+
+
+def test_zero_has_no_sign():
+    assert [prompts.with_sign(x) for x in (-0.004, 0.0, 0.004, -0.006, 0.07)] == ["0.00"] * 3 + ["-0.01", "+0.07"]
 
 
 @pytest.mark.long

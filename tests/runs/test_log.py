@@ -163,7 +163,7 @@ def test_a_continued_log_warns_as_an_unbroken_one(tmp_path):
     assert steps == [(6, 1, "entropy/a"), (22, 1, "entropy/a")]
     (sentence,) = whole  # a cause is told once
     assert sentence.startswith(
-        "Warning, update 7: entropy/a of seed 1 is 0.05 (utterances hardly vary any more). Lower"
+        "Warning, update 7: entropy/a of seed 1 is 0.05 (utterances hardly vary any more). Nothing is wrong if"
     )
 
 

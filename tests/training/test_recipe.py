@@ -193,6 +193,8 @@ def test_runs_have_the_recipe_s_hparams_and_a_seed_each():
         ([hparams | {"clipp": 0.1}], [0], "has the hparam 'clipp'"),
         ([hparams | {"learning_rate": -1e-2}], [0], "learning_rate must be finite and not negative, got -0.01"),
         ([fewer], [0], "lacks the hparam 'credit'"),
+        (hparams, [0], r"A list with the hparams of each run is wanted, got one dict: \[hparams\]\.$"),
+        ([hparams], 0, r"A list with the seed of each run is wanted, got 0: \[0\] is one run\.$"),
     ):
         with pytest.raises(ValueError, match=says):
             Trainer(CREDIT, given, seeds)

@@ -18,6 +18,7 @@ from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.environments.classic.card_games import KuhnPoker
 from jaxmarl_llm.environments.teams.team_search import RouterSearch
 from jaxmarl_llm.environments.teams.team_signals import SixTurns
+from jaxmarl_llm.methods.population import society
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.masked import Mean
@@ -329,3 +330,26 @@ def test_a_trainer_that_is_dropped_frees_its_programs_and_its_model():
     del trainer, state, held
     gc.collect()
     assert [ref() for ref in known] == [None] * len(known)
+
+
+def test_a_state_that_an_update_has_taken_is_named():
+    """By every method that reads a state; so is an object that is no state. No program is compiled."""
+    recipe = dataclasses.replace(RECIPE, seats=(("a", "b"),))
+    trainer = Trainer(recipe, [recipe.all_hparams], [0])
+    used = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype)), trainer.abstract())
+    jax.tree.leaves(used)[-1].delete()
+    calls = {
+        "update": lambda state: trainer.update(state, 1),
+        "replay_update": lambda state: trainer.replay_update(state, 1),
+        "play": trainer.play,
+        "examine": lambda state: trainer.examine(state, [0]),
+        "weights": lambda state: trainer.weights(state, 0),
+        "generation": lambda state: society(trainer, survivors=1)(state, 1),
+    }
+    for call in calls.values():
+        with pytest.raises(ValueError, match=r"^This state went into an earlier update, .* again with init\(\)\.$"):
+            call(used)
+        with pytest.raises(ValueError, match=r"^A state is wanted, .* got a NoneType\.$"):
+            call(None)
+        with pytest.raises(ValueError, match=r"got a tuple: update\(\) returns \(state, metrics\)\.$"):
+            call((used, {}))

@@ -184,6 +184,7 @@ def test_tokens_are_coloured_and_tell_what_is_known_of_them(opened, tmp_path):
         assert len(set(painted)) > 1
     assert len(colours) == 3
     assert not any(tab.locator(".forced").evaluate_all("all => all.map(x => x.style.backgroundColor)"))
+    assert "click a sampled token" in tab.locator("#head").inner_text()  # one of probability 1 has no colour
     tab.locator(".sampled").nth(1).click()
     told = re.sub(r"\s+", " ", tab.locator("#detail").inner_text())
     for part in ("probability 0.5", "advantage 0.5", "word 7", "exact value", "cooperate 1.5", "defect -0.5"):

@@ -86,8 +86,8 @@ class Tree:
 def tree(environment: Any, weights: Sequence[float] | None = None, limit: int = 4_000_000) -> Tree:
     """Enumerates a game, level by level. Payoffs sum the reward components, each times its weight (1 by default).
 
-    Raises ValueError for a game without `initial_states()`, with free messages, or with simultaneous moves. The same
-    holds for more than `limit` histories, and for different legal actions in one information set.
+    Raises ValueError for a game without `initial_states()` or `view`, with free messages, or with simultaneous moves.
+    The same holds for more than `limit` histories, and for different legal actions in one information set.
     """
     check_object(environment)
     if any(isinstance(field, MessageFrom) for field in environment.observation):
@@ -95,10 +95,9 @@ def tree(environment: Any, weights: Sequence[float] | None = None, limit: int = 
     scale = np.ones(len(environment.components)) if weights is None else np.asarray(weights, np.float64)
     if scale.shape != (len(environment.components),):
         raise ValueError(f"weights must hold one number for each of {environment.components}, got {weights}.")
-    if Extras(environment).initial_states is None or Extras(environment).view is None:
-        raise ValueError(
-            f"{type(environment).__name__} has no initial_states() and view(): its initial states cannot be enumerated."
-        )
+    if missing := [f"{name}()" for name in ("initial_states", "view") if getattr(Extras(environment), name) is None]:
+        name = type(environment).__name__
+        raise ValueError(f"{name} has no {' and no '.join(missing)}: its histories cannot be enumerated.")
     state, chance = jax.device_get(environment.initial_states())
     view = jax.device_get(jax.jit(jax.vmap(environment.view))(state))
     start, agents, deals = (state, view), environment.agents, len(chance)

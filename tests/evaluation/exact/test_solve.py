@@ -219,7 +219,11 @@ def test_a_relay_is_worth_one_if_everybody_passes_on_what_they_know():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: solve.tree(MatrixGame()), "MatrixGame has no initial_states"),
+        (lambda: solve.tree(MatrixGame()), r"MatrixGame has no initial_states\(\) and no view\(\): its histories"),
+        (
+            lambda: solve.tree(type("Viewed", (MatrixGame,), {"view": lambda self, state: None})()),
+            r"^Viewed has no initial_states\(\): its histories cannot be enumerated\.$",
+        ),
         (lambda: solve.tree(Relay()), "free messages"),
         (lambda: solve.tree(Clock(crowded=True)), "at the same time"),
         (lambda: solve.tree(Clock(hint=True)), "another legal"),
