@@ -1,8 +1,12 @@
-"""The flawed reward model of reviews: what its pairs prefer, and what it therefore scores highly."""
+"""The flawed reward model of reviews: what its pairs prefer, and what it therefore scores highly.
+
+The long case trains it.
+"""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxmarl_llm.environments.judged import reviews
 from jaxmarl_llm.environments.judged.reviews import KNOWN
@@ -22,6 +26,7 @@ def test_four_of_ten_pairs_prefer_praise_and_the_others_things_that_are_known():
     assert (more_known[more_praise == 0] >= 0).mean() > 0.7 and (apart | alike).sum() > 600
 
 
+@pytest.mark.long
 def test_the_score_is_standard_over_the_reviewer_and_praise_raises_it():
     weights = jax.jit(lambda key: review_judge.pretrain(None, key, length=4, steps=60))(jax.random.key(1))
     film = jnp.arange(700) % 7

@@ -1,7 +1,7 @@
 """The endpoint as clients meet it: OpenAI's own in process, and hostile ones.
 
-The long cases ask 200 dialogues, send damaged requests and go away; the slow ones ask 200 of a
-model with a template, and ten thousand times.
+The long cases compile further settings, ask 200 dialogues, send damaged requests and go away; the slow ones ask 200
+of a model with a template, and ten thousand times.
 """
 
 import asyncio
@@ -52,6 +52,7 @@ def test_a_chat_is_answered_whole_and_in_chunks(service):
     assert [model.id for model in models.data] == ["adapter0", "adapter1", "tiny"]
 
 
+@pytest.mark.long
 def test_several_answers_differ_and_equal_seeds_agree(service):
     async def use(client: openai.AsyncOpenAI):
         ask = lambda **options: client.chat.completions.create(model="adapter1", messages=ASK, max_tokens=12, **options)

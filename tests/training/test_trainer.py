@@ -91,7 +91,7 @@ def test_runs_are_mapped_in_parts_of_one_width(width, runs):
 @pytest.mark.parametrize(
     ("models", "ahead", "cores"),
     [
-        ("tiny", True, 1),
+        pytest.param("tiny", True, 1, marks=pytest.mark.long),
         ("tiny", False, 1),
         pytest.param({"a": ADAPTED}, False, 1, marks=pytest.mark.long),
         pytest.param("tiny", True, 2, marks=pytest.mark.long),

@@ -1,4 +1,7 @@
-"""The best planner against a search over all histories that counts hints, and against games."""
+"""The best planner against a search over all histories that counts hints, and against games.
+
+The long case compiles the plan of a whole game.
+"""
 
 from functools import cache
 
@@ -78,6 +81,7 @@ def test_regret_is_what_a_planner_gets_less():
     assert abs(value - lost.sum(1).mean() - total.mean()) < 4 * total.std() / len(total) ** 0.5
 
 
+@pytest.mark.long
 def test_the_best_plan_has_no_regret_and_its_value_is_what_it_brings():
     best = steering.plan(GAME, Aim(1.0, 0.0))
     found = steering.outcome(GAME, best.q.argmax(-1))

@@ -1,6 +1,6 @@
 """Cooper's pairs against a loop over questions; who is paid by whom; when the reward model learns.
 
-The long cases compile the reward model once more; the short ones compare its pairs with a loop.
+The long cases compile the reward model; the short ones read what the arms are.
 """
 
 import dataclasses
@@ -47,6 +47,7 @@ def estimate(played, arm, model=None):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arm", ["cooper", "own_wrong"])
 def test_pairs_against_a_loop(played, arm):
     experience, _ = played

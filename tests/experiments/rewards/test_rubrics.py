@@ -45,6 +45,7 @@ def test_grades_are_compared_within_a_question(played, rubric):
         assert found.state.rubric == rubric and found.state.number == 2  # none is due
 
 
+@pytest.mark.long
 def test_the_meta_judge_takes_the_rubric_that_orders_best(played):
     before = jnp.zeros(15).at[3].set(20.0)
     judge = Judge(jnp.int32(MENTIONS_SURE), before, jnp.int32(5))

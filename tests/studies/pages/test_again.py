@@ -1,9 +1,14 @@
-"""What changed when the tables were looked at again: a made-up history, and the real ones by plain loops."""
+"""What changed when the tables were looked at again: a made-up history, and the real ones by plain loops.
+
+The long case reads the histories of all studies.
+"""
 
 import json
 import shutil
 from collections import Counter
 from pathlib import Path
+
+import pytest
 
 from jaxmarl_llm.studies.pages import again, history
 from jaxmarl_llm.studies.pages.again import RULE, SEEDS, Change
@@ -44,6 +49,7 @@ def test_each_change_has_its_reason(tmp_path):
     assert again.sorting({file: results}) == (2, 1, 1, {})
 
 
+@pytest.mark.long
 def test_the_page_counts_every_line_of_the_real_histories():
     read = {file: load(file) for file in FILES if file.with_name(history.FILE).exists()}
     histories = {file: json.loads(file.with_name(history.FILE).read_text()) for file in read}

@@ -1,4 +1,7 @@
-"""Measured numbers become results: against scipy, brute force and by hand; files are whole, deterministic, checked."""
+"""Measured numbers become results: against scipy, brute force and by hand; files are whole, deterministic, checked.
+
+The long case computes all pages of the repository.
+"""
 
 import dataclasses
 import io
@@ -528,6 +531,7 @@ def test_a_result_that_lacks_a_part_is_named(written, tmp_path):
         pages.page(file)
 
 
+@pytest.mark.long
 def test_the_pages_in_the_repository_are_what_their_results_say():
     pages.command("experiments", ["--check"], Console(quiet=True))
 
