@@ -1,4 +1,7 @@
-"""Cores that a process may use: its affinity, and the quotas of its control groups in a tree of files made for it."""
+"""Cores that a process may use: its affinity, and the quotas of its control groups in a tree of files made for it.
+
+The long case multiplies in processes of their own.
+"""
 
 import os
 import subprocess
@@ -121,6 +124,7 @@ print(hashlib.sha256(jax.device_get(jax.jit(lambda a, b: a.T @ b)(a, b)).tobytes
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity here")
 def test_a_large_product_has_the_same_bits_on_one_core_as_on_two(monkeypatch):
     if usable_cores() < 2:

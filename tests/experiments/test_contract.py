@@ -179,7 +179,10 @@ def named(metrics) -> set[str]:
 MOST_PROGRAMS = 24
 MORE_PROGRAMS = {"known_credit": 200}  # the trees of four games are enumerated, a program for each operation
 # Networks, copies, several games, all estimators: three to ten seconds of tracing.
-LONG = ("cory_kl", "discriminator", "families", "inverse", "known_credit", "lmrl", "merges", "merges_shared")
+LONG = (
+    *("comas", "cory_kl", "discriminator", "families", "inverse", "known_credit", "lmrl"),
+    *("merges", "merges_shared", "pipeline"),
+)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 `python -m tests.models.test_real_models` writes the golden files from what transformers reads; it needs torch and
 accelerate.
 
-The long cases compile whole real models; the short one finds wrong settings by the same golden logits.
+The long cases compile whole real models, or find wrong settings by their golden logits.
 """
 
 import importlib.util
@@ -83,6 +83,7 @@ def test_real_models_parity_with_golden_logits_of_transformers(load, name):
         assert check_golden(load(name), golden) < 1e-3
 
 
+@pytest.mark.long
 def test_a_wrong_base_or_order_of_q_and_k_is_caught_by_the_golden_logits_parity(load):
     smollm2 = load("smollm2")
     config, layers = smollm2.config, smollm2.params["layers"]

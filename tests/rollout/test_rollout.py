@@ -2,7 +2,7 @@
 
 `tests.support.rollout_cases` plays four batches; `tests.support.dialogues` writes the dialogues that they must hold.
 
-The long cases score again or play the relay; the short ones read the same laws in the batches "silent" and "talk".
+The long cases score again, or play the relay or with messages; the short ones read the same laws in the batch "silent".
 """
 
 import re
@@ -36,7 +36,7 @@ CASES = [
     pytest.param("dilemma", marks=pytest.mark.slow),
     pytest.param("relay", marks=pytest.mark.long),
     "silent",
-    "talk",
+    pytest.param("talk", marks=pytest.mark.long),
 ]  # the dilemma is in "talk" too
 
 

@@ -185,6 +185,7 @@ def test_settings_of_an_engine_are_checked():
         Engine(PolicySet(tokenizer_of("toy"), ("a",)), {})
 
 
+@pytest.mark.long
 def test_new_weights_are_used_from_the_next_call_on(engine):
     weights = policies("toy", 2)[1]
     call = call_of([20, 21, 22], seed=8)

@@ -1,4 +1,7 @@
-"""Rollouts of questions: rows hold prompts and answers, rewards are of the texts, and a prompt is read once a group."""
+"""Rollouts of questions: rows hold prompts and answers, rewards are of the texts, and a prompt is read once a group.
+
+The long cases compile rollouts with other settings.
+"""
 
 import jax
 import numpy as np
@@ -165,6 +168,7 @@ def test_questions_that_cannot_be_asked_are_said_before_anything_compiles(option
     assert not compiled_programs()
 
 
+@pytest.mark.long
 def test_nothing_is_held_out_by_default():
     with pytest.raises(ValueError, match="No question is held out: give Prompts held_out"):
         rollout_of(Prompts(RECORDS, Exact())).held_out(weights(), jax.random.key(0))

@@ -42,7 +42,8 @@ from tests.support import loss_cases
 from tests.support.recipe_plays import exit_status
 
 ROOT = Path(__file__).parents[2]
-SMALL = ("mars", "--arms", "centred", "to_go/pooled", "--seeds", "1", "--updates", "8", "--checkpoint-every", "2")
+SMALL = ("mars", "--arms", "centred", "to_go/pooled", "--seeds", "1", "--updates", "8")
+SMALL += ("--checkpoint-every", "2", "--layers", "1")
 
 
 @pytest.fixture(scope="module")

@@ -318,6 +318,7 @@ def test_a_run_is_resumed_without_a_second_state(tmp_path, monkeypatch):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.long
 def test_a_trainer_that_is_dropped_frees_its_programs_and_its_model():
     """No cache of JAX holds them, whatever was traced, lowered or compiled."""
     trainer = Trainer(ALONE, [ALONE.all_hparams], [0], {"a": ADAPTED})
