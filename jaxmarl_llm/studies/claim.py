@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxmarl_llm.runs.checkpoint import ConfigMismatch, compare, flat
+from jaxmarl_llm.runs.checkpoint import ConfigMismatch, compare
 from jaxmarl_llm.runs.log import provenance
 from jaxmarl_llm.studies.cli import lock_directory
 from jaxmarl_llm.studies.pages.format import count
@@ -96,8 +96,6 @@ def _claim_again(out: Path, former: bytes, info: Mapping[str, Any]) -> Claim:
     wanted = list(info["seeds"])
     if "frozen" in old and _is_longer(wanted, seeds):
         raise ValueError(f"{out} holds a frozen table, which never grows: more seeds are a new freeze.")
-    if _has_other_questions(old, info):
-        raise ValueError(f"{out} holds a run of other questions, or of others held out: name another --out.")
     try:
         compare(out, old, info, ("seeds",) if _is_longer(wanted, seeds) or _is_longer(seeds, wanted) else ())
     except ConfigMismatch as error:
@@ -117,12 +115,6 @@ def _list_arms(arms: list[str], others: list[str]) -> str:
     if len(arms) > LISTED:
         arms, more = sorted(arms, key=lambda arm: arm in others)[:LISTED], f" and {len(arms) - LISTED} more"
     return f"{word} {', '.join(arms)}{more}"
-
-
-def _has_other_questions(old: Mapping[str, Any], info: Mapping[str, Any]) -> bool:
-    """True if the first setting that differs is the digest of a game's questions."""
-    before, now = (dict(flat(x.get("settings", {}))) for x in (old, info))
-    return next((name for name in now if before.get(name) != now[name]), "").endswith(".game.digest")
 
 
 def _is_longer(seeds: list[int], others: list[int]) -> bool:

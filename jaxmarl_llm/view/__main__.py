@@ -21,12 +21,14 @@ def main() -> None:
     given = parser.parse_args()
     if len(given.runs) > 1 and not given.out:
         parser.error("several runs share one page: name its folder with --out")
+    out = given.out or given.runs[0]
     try:
-        file, shown, total = write(given.runs, given.out or given.runs[0], given.games)
+        file, shown, total = write(given.runs, out, given.games)
     except ValueError as error:
         parser.exit(2, f"error: {error}\n")
     except OSError as error:
-        parser.exit(2, f"error: {error.filename} cannot be used ({error.strerror}): name another --out\n")
+        other = ": name another --out" if Path(error.filename or "").is_relative_to(out) else ""
+        parser.exit(2, f"error: {error.filename} cannot be used ({error.strerror}){other}\n")
     print(f"{file}: {shown} of {total} games; open it in a browser.")
 
 

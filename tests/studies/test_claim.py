@@ -228,19 +228,6 @@ def test_other_arms_are_named_before_what_follows_from_them(tmp_path):
         pass
 
 
-def test_other_questions_are_told_as_such(tmp_path):
-    recipe = lambda digest, answers=4: {"game": {"answers": answers, "digest": digest}, "updates": 3}
-    info = lambda *of: {"study": "prompts", "seeds": [0], "code": {}, "settings": {"rloo": recipe(*of)}}
-    with claim_directory(tmp_path, info("1")):
-        pass
-    for of, says in (
-        (("2",), "a run of other questions, or of others held out: name another --out"),
-        (("2", 5), r"was made with settings\.rloo\.game\.answers=4"),
-    ):
-        with pytest.raises(ValueError, match=says), claim_directory(tmp_path, info(*of)):
-            pass
-
-
 def test_a_run_of_an_earlier_version_is_of_other_code(tmp_path):
     """Its record has one digest in place of one a module."""
     info = {"study": "toy", "seeds": [0], "code": {"toy": "a"}}

@@ -1,7 +1,7 @@
 """The programs that train recipes: lanes do not mix, credit and loss are what the recipe says, habits are imitated.
 
 The long cases compile whole updates, most of them twice; the short ones count the programs of an update that they run.
-A long program is slow: the options of long programs are those of short ones where XLA_FLAGS sets the level, as here.
+The case of a long update is slow: it compiles the same program as the other, since XLA_FLAGS sets the level here.
 """
 
 import dataclasses

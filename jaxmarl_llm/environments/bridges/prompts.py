@@ -151,7 +151,7 @@ class Prompts(HostGame):
     context: int | None = None
     slots: int = 16
     scripts: Mapping[str, Any] = field(default_factory=dict, init=False, repr=False)
-    digest: str = field(default="", init=False)  # the questions' own, for a run that continues
+    questions: str = field(default="", init=False)  # the digest of all: a run that continues has the same
     training: tuple[Question, ...] = field(default=(), init=False, repr=False)
     testing: tuple[Question, ...] = field(default=(), init=False, repr=False)  # the held-out questions
 
@@ -174,7 +174,7 @@ class Prompts(HostGame):
         object.__setattr__(self, "training", tuple(training))
         object.__setattr__(self, "testing", tuple(testing))
         text = json.dumps([[q.messages, q.fields] for q in [*training, None, *testing] if q], default=str)
-        object.__setattr__(self, "digest", hashlib.sha256(f"{len(training)} {text}".encode()).hexdigest()[:16])
+        object.__setattr__(self, "questions", hashlib.sha256(f"{len(training)} {text}".encode()).hexdigest()[:16])
         for name, reward in self.rewards.items():
             names_read(name, reward, self.names)
 

@@ -135,8 +135,8 @@ def test_another_question_field_or_split_has_another_digest():
         Prompts(RECORDS[::-1], Exact()),
         Prompts(RECORDS, Exact(), system="Speak."),
     ]
-    assert len({game.digest for game in games}) == len(games)
-    assert Prompts(RECORDS, Exact(), held_out=0.2).digest == games[1].digest
+    assert len({game.questions for game in games}) == len(games)
+    assert Prompts(RECORDS, Exact(), held_out=0.2).questions == games[1].questions
 
 
 def test_rewards_get_every_field_as_a_list():
