@@ -218,7 +218,8 @@ def check_measured(*parts: np.ndarray) -> None:
 
 def judge(before: np.ndarray, after: np.ndarray) -> str:
     """The means of values [seeds, questions], their difference, and its interval or the values of few questions."""
-    first, last = map(mean_of_seeds, (before, after))
+    both = np.isfinite(before) & np.isfinite(after)
+    first, last = (mean_of_seeds(np.where(both, values, np.nan)) for values in (before, after))
     difference, low, high = paired_interval(last, first)
     verdict = "The reward rose." if low > 0 else "The reward fell." if high < 0 else "No rise or fall is shown."
     spread = f", 95% interval over questions {with_sign(low)} to {with_sign(high)}. {verdict}"

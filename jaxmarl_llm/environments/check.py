@@ -125,6 +125,10 @@ def _check(game: Any) -> None:
 
 
 def _check_actions(game: Any) -> None:
+    if not (isinstance(game.grammars, tuple) and game.grammars and all(isinstance(x, tuple) for x in game.grammars)):
+        raise ValueError(
+            f"{type(game).__name__}.grammars is a tuple of at least one tuple of parts: is a comma missing?"
+        )
     largest = max(max(options_of(grammar)) for grammar in game.grammars)
     if game.actions != 1 + largest:
         raise ValueError(

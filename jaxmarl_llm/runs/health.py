@@ -26,8 +26,7 @@ class Rule:
     the limit alone counts, from the start. `says` is the cause and `do` the advice. A rule of `drift` is about policies
     that began from a model or a warm start: a random one has nothing to lose. With `least` the least of the values
     metric/NAME counts, under the metric's name: it is passed if all pass it. A rule of `young` updates is about the
-    beginning of a run, and sees these alone. With `paid` false a value counts only in an update whose mean `return` is
-    not finite, because every game was left out; with true, only in another one.
+    beginning of a run, and sees these alone.
     """
 
     metric: str
@@ -40,11 +39,6 @@ class Rule:
     drift: bool = False
     least: bool = False
     young: int | None = None
-    paid: bool | None = None
-
-    def concerns(self, row: Mapping[str, float | None]) -> bool:
-        """True if the value in this row of metrics counts."""
-        return self.paid in (None, row.get("return", 0.0) is not None)
 
     def threshold(self, begun: float) -> float:
         if self.times is None:
@@ -57,18 +51,10 @@ RULES = (
     Rule(
         "skipped",
         0.0,
-        "an update was skipped: a loss, a gradient or new weights were not finite",
+        "an update was skipped: a loss, a gradient or new weights were not finite, or the rewards of every game",
         updates=1,
-        do="Lower the learning rate; docs/howto/debug.md repeats an update that was saved.",
-        paid=True,
-    ),
-    Rule(
-        "skipped",
-        0.0,
-        "an update was skipped: every game was left out, because its reward failed or was not finite",
-        updates=1,
-        do="Mend the reward: a sentence of its own names the first such game.",
-        paid=False,
+        do="If a warning names a reward that failed or is not finite, mend the reward. Otherwise lower the learning "
+        "rate; docs/howto/debug.md repeats an update that was saved.",
     ),
     Rule(
         "left_out",
@@ -193,7 +179,7 @@ class Monitor:
                 if rule.times is not None and len(watched.first) < FIRST:
                     continue
                 threshold = rule.threshold(begun)
-                beyond = rule.concerns(row) and (value < threshold if rule.below else value > threshold)
+                beyond = value < threshold if rule.below else value > threshold
                 watched.beyond = watched.beyond + 1 if beyond else 0
                 watched.within = 0 if beyond else watched.within + 1
                 watched.warned &= watched.within < CALM

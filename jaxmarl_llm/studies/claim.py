@@ -7,21 +7,23 @@ numbers of the first seeds stay as they are. A frozen table never grows.
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from jaxmarl_llm.runs.checkpoint import ConfigMismatch, compare
 from jaxmarl_llm.runs.log import provenance
 from jaxmarl_llm.studies.cli import lock_directory
+from jaxmarl_llm.studies.pages.figures import CURVES, FOREST
 from jaxmarl_llm.studies.pages.format import count
 from jaxmarl_llm.studies.pages.results import write_atomically
 from jaxmarl_llm.view.page import GAMES, PAGE, STUDY
 
 Claim = tuple[dict[str, Any], list[int]]
-WRITTEN = ("results.json", PAGE, GAMES, "*.svg", "**/metrics.jsonl")  # files of a run
+WRITTEN = ("results.json", PAGE, CURVES, FOREST, "checkpoints")  # beside the folders of arms
 LISTED = 8  # arms of a sentence
 
 
@@ -34,7 +36,7 @@ def claim_directory(out: Path, info: dict[str, Any], head: str | None = None) ->
 
     Raises ValueError if the directory holds a run of other settings, other code or other seeds, if seeds cannot be
     added, or if another process uses it. Somebody else's files under names that a run writes are refused too. If a
-    ValueError ends the run before an update, the record stays as it was.
+    ValueError ends the run before an update, the record stays as it was, and a directory without one as it was found.
     """
     kept = out / STUDY
     with lock_directory(out):
@@ -42,30 +44,37 @@ def claim_directory(out: Path, info: dict[str, Any], head: str | None = None) ->
         begun = provenance() | ({"commit": head} if head else {})
         added: list[int] = []
         if former is None:
-            _check_free(out)
+            _check_free(out, info.get("settings", ()))
         else:
             begun, added = _claim_again(out, former, info)
         record = {**info, **({"added": added} if added else {}), "provenance": begun}
         text = (json.dumps(record, indent=1) + "\n").encode()
         logs = lambda: sum(file.stat().st_size > 0 for file in out.rglob("metrics.jsonl"))
-        before = logs()
+        before, present = logs(), {*out.rglob("*")}
         write_atomically(kept, text)
         try:
             yield begun, added
         except ValueError:
-            if former is None and not logs():
-                kept.unlink()  # the settings cannot work: the directory stays free
-            elif former is not None and logs() == before:
+            if logs() > before:
+                raise
+            if former is None:
+                for path in sorted({*out.rglob("*")} - present, reverse=True):  # the settings cannot work
+                    path.rmdir() if path.is_dir() else path.unlink()
+            else:
                 write_atomically(kept, former)
             raise
 
 
-def _check_free(out: Path) -> None:
-    """Raises ValueError if a directory without a record holds files that a run would write over."""
-    if foreign := next((file for pattern in WRITTEN for file in sorted(out.glob(pattern))), None):
+def _check_free(out: Path, arms: Iterable[str]) -> None:
+    """Raises ValueError if a directory without a record holds files that a run of these arms would write over, or
+    games that its page would show."""
+    homes = [home for arm in arms for home in (out / arm, *out.glob(f"{glob.escape(arm)}-*"))]
+    places = [*(out / name for name in WRITTEN), *homes]
+    files = [file for place in places for file in (place, *sorted(place.rglob("*"))) if file.is_file()]
+    if files := [*files, *sorted(out.rglob(GAMES))]:
         raise ValueError(
-            f"{out} holds {foreign.relative_to(out)}, but no {STUDY}: it is of no run, and this one would write over "
-            "it: name another --out."
+            f"{out} holds {files[0].relative_to(out)}, but no {STUDY}, so that no run can continue there: name another "
+            "--out."
         )
 
 

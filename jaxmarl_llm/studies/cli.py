@@ -66,7 +66,7 @@ def _execute(run: Callable[[threading.Event, Console], bool | None], cores: int 
 @contextlib.contextmanager
 def lock_directory(out: Path) -> Iterator[None]:
     """Locks a run directory for one process. Raises ValueError if another process holds the lock."""
-    with (out / "lock").open("wb") as lock:
+    with (out / "lock").open("ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from jaxmarl_llm.studies import catalogue
@@ -67,6 +68,8 @@ def _parse(package: str, words: Sequence[str]) -> tuple[Any, Any]:
     from jaxmarl_llm.text.arguments import read_arguments
 
     entry = None if words[0].startswith("-") else registry.load(package, words[0])  # before tyro, for a clear error
+    if entry and len(words) > 1:
+        _check_arms(package, entry.name, *takewhile(lambda word: not word.startswith("-"), words[1:]))
     prog = f"python -m {package} {entry.name if entry else 'NAME'}"
     about = f"{_describe(entry)}\n\n{runner.__doc__}" if entry else runner.__doc__
     settings = read_arguments(Settings, prog, str(about), words, NICKNAMES)
@@ -94,7 +97,7 @@ def _check_arms(package: str, name: str, *words: str) -> None:
     from jaxmarl_llm.studies import registry
 
     arms = registry.load(package, name).study.all_arms
-    if words[0] in arms:
+    if words and words[0] in arms:
         given = " ".join(word for word in words if word in arms)
         raise ValueError(
             f"{words[0]} is an arm of {name}, and arms are given by --arms: python -m {package} {name} --arms {given}."
@@ -103,6 +106,8 @@ def _check_arms(package: str, name: str, *words: str) -> None:
 
 def _list(package: str, further: Mapping[str, str], words: Sequence[str]) -> bool:
     """Prints the studies that have every word, with question and paper. jax is not imported, which would take seconds.
+
+    If the first of several words is a study, it is imported, since the next word may be an arm.
 
     False if there is none, or if the only word is the name of a study or nearly one.
     """

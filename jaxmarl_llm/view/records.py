@@ -99,10 +99,12 @@ def recorder(trainer: Trainer) -> Callable[[Any, Mapping[int, Mapping[str, Any]]
 def save_games(trainer: Trainer, state: Any, out: str | Path, update: int = 0, count: int = 16) -> Path:
     """Writes games of a trainer's first run into `out`, for scripts: games.jsonl, and games.html, which is
     returned. Older games of other updates are kept and shown beside these. Raises ValueError for the directory of a
-    study's run."""
+    study's run, and for one with a page of another origin."""
     file = Path(out) / page.GAMES
     if (file.parent / page.STUDY).exists():
         raise ValueError(f"{out} holds the run of a study, whose page has its own games: name another directory.")
+    if (file.parent / page.PAGE).exists() and not file.exists():
+        raise ValueError(f"{out} holds a {page.PAGE} without its {page.GAMES}: name another directory.")
     file.parent.mkdir(parents=True, exist_ok=True)
     about = {"study": type(trainer.recipe.game).__name__, "arm": "run", "seed": trainer.seeds[0], "update": update}
     (games,) = recorder(trainer)(state, {0: about}, count)

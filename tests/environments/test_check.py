@@ -147,6 +147,7 @@ def of(changed):
             r"^Spoilt.actions is 3, and 2 is wanted: one more than the largest action of its grammars, 1\.$",
         ),
         (type("Spoilt", (KuhnPoker,), {"actions": 1})(), "Spoilt.actions is 1, and 2 is wanted"),
+        (type("Spoilt", (KuhnPoker,), {})(grammars=()), "Spoilt.grammars is a tuple of at least one tuple of parts"),
         (of(lambda s, v, r: (s, v, r[:, 0])), r"reward of shape \(2,\): \(2, 1\) is wanted"),
         (type("Spoilt", (KuhnPoker,), {"prompt": lambda self, state: jnp.zeros((2, 5), jnp.int32)})(), "Spoilt.prompt"),
         (

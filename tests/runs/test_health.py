@@ -5,10 +5,10 @@ import pytest
 from jaxmarl_llm.runs.health import CALM, RULES, Monitor, Rule, Warned, sentences
 
 
-def warned(values, rule, name="x", **others):
-    """The steps in which a rule on `x` begins to hold; `others` are further metrics of each step."""
+def warned(values, rule, name="x"):
+    """The steps in which a rule on `x` begins to hold."""
     monitor = Monitor([rule])
-    return [step for step, value in enumerate(values) if monitor.see(step, 0, {name: value, "other": 1e9, **others})]
+    return [step for step, value in enumerate(values) if monitor.see(step, 0, {name: value, "other": 1e9})]
 
 
 def test_a_warning_needs_some_updates_in_a_row_and_comes_once():
@@ -93,22 +93,9 @@ SICK |= {"approximate_kl": 0.5, "ratio": 3.0, "clipped": 0.7, "truncated": 0.7}
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.metric)
 def test_every_rule_knows_the_sick_from_the_sound(rule):
-    games = {"return": None if rule.paid is False else 1.0}
-    assert warned([SOUND[rule.metric]] * 9, rule, rule.metric, **games) == []
-    sick = [SOUND[rule.metric]] * 3 + [SICK[rule.metric]] * 5
-    assert warned(sick, rule, rule.metric, **games) == [2 + rule.updates]
+    assert warned([SOUND[rule.metric]] * 9, rule, rule.metric) == []
+    assert warned([SOUND[rule.metric]] * 3 + [SICK[rule.metric]] * 5, rule, rule.metric) == [2 + rule.updates]
     assert rule.do.endswith(".")
-
-
-def test_a_skipped_update_is_told_with_its_cause():
-    """Where every game was left out the mean return is null, and the learning rate is not at fault."""
-    rows = [{"skipped": 0, "return": 1.0}, {"skipped": 1, "return": None}, {"skipped": 1, "return": 1.0}]
-    monitor = Monitor()
-    told = [[(warned.says, warned.do) for warned in monitor.see(step, 0, row)] for step, row in enumerate(rows)]
-    assert told[0] == [] and len(told[1]) == len(told[2]) == 1
-    assert "every game was left out, because its reward failed or was not finite" in told[1][0][0]
-    assert told[1][0][1].startswith("Mend the reward") and told[2][0][1].startswith("Lower the learning rate")
-    assert len(Monitor().see(0, 0, {"skipped": 1})) == 1  # a study may measure no return
 
 
 def test_a_policy_that_began_at_random_does_not_drift():

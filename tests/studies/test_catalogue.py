@@ -51,12 +51,13 @@ def test_a_study_is_found_by_its_paper(words, names, monkeypatch, capsys):
     assert names <= {*listed} and len(listed) < 12
 
 
-@pytest.mark.parametrize("words", [["centred"], ["centred", "episode/pooled"], ["centred", "role"]])
+@pytest.mark.parametrize("words", ["centred", "centred episode/pooled", "centred role", "centred --seeds 1"])
 def test_arms_without_their_option_are_no_search(words, monkeypatch, capsys):
+    words = words.split()
     monkeypatch.setattr(sys, "argv", ["experiments", "mars", *words])
     with pytest.raises(SystemExit) as end:
         commands.main("experiments")
-    told, arms = capsys.readouterr(), " ".join(word for word in words if word != "role")
+    told, arms = capsys.readouterr(), " ".join(word for word in words if "/" in word or word == "centred")
     assert end.value.code == 2 and not told.out
     assert told.err.endswith(
         f"centred is an arm of mars, and arms are given by --arms: python -m experiments mars --arms {arms}.\n"

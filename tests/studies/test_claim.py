@@ -163,16 +163,25 @@ def test_all_games_of_a_finished_run_are_recorded_by_its_command(runs, tmp_path)
     assert start(out, 2) and (out / "joint/games.jsonl").stat().st_mtime_ns == written
 
 
-@pytest.mark.parametrize("name", ["results.json", "games.html", "games.jsonl", "curves.svg", "arm/seed/metrics.jsonl"])
+FOREIGN = ["results.json", "games.html", "curves.svg", "checkpoints/a/7/x", "a[1]/config.json", "a[1]-0/run.json"]
+
+
+@pytest.mark.parametrize("name", [*FOREIGN, "games.jsonl", "data/games.jsonl"])
 def test_files_of_another_origin_are_never_written_over(name, tmp_path):
-    (tmp_path / "log.txt").write_text("what a shell puts beside a run")
-    with claim_directory(tmp_path, {"study": "mine", "seeds": [0], "code": {}}):
-        pass
-    shutil.rmtree(tmp_path)
-    (tmp_path / name).parent.mkdir(parents=True)
+    info = {"study": "mine", "seeds": [0], "code": {}, "settings": {"a[1]": {}}}
+    for beside in ("log.txt", "logo.svg", "profile/metrics.jsonl", "lock"):  # a run writes none of them over
+        (tmp_path / beside).parent.mkdir(exist_ok=True)
+        (tmp_path / beside).write_text("somebody's")
+    before = {*tmp_path.rglob("*")}
+    with pytest.raises(ValueError, match="cannot work"), claim_directory(tmp_path, info):
+        (tmp_path / "a[1]/seed").mkdir(parents=True)
+        (tmp_path / "a[1]/seed/config.json").write_text("of a run that cannot work")
+        raise ValueError("cannot work")
+    assert {*tmp_path.rglob("*")} == before and (tmp_path / "lock").read_text() == "somebody's"
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text("somebody's")
     refused = pytest.raises(ValueError, match=rf"holds {re.escape(name)}, but no study.json.*name another --out")
-    with refused, claim_directory(tmp_path, {"study": "mine", "seeds": [0], "code": {}}):
+    with refused, claim_directory(tmp_path, info):
         pass
     assert (tmp_path / name).read_text() == "somebody's" and not (tmp_path / "study.json").exists()
 
