@@ -1,5 +1,6 @@
 """Settings of the test run, in the environment before jax is imported, so that subprocesses inherit them."""
 
+import functools
 import gc
 import os
 from importlib.metadata import version
@@ -22,6 +23,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
+from jax._src.interpreters import mlir  # noqa: E402
 
 PROGRAMS: list[str] = []  # names of the programs that this process compiled or read from the cache, in turn
 
@@ -32,17 +34,30 @@ def remember_program(event: str, seconds: float, fun_name: str = "", **_: object
 
 
 jax.monitoring.register_event_duration_secs_listener(remember_program)
+
+new_context, shared_context = mlir.make_ir_context, functools.cache(mlir.make_ir_context)
+
+
+def context() -> mlir.ir.Context:
+    """The MLIR context of a program: one for all of a test module. A program that JAX runs while it lowers another one
+    gets its own, because it would become part of the other."""
+    shared = shared_context()
+    return new_context() if mlir.ir.Context.current is shared else shared
+
+
+mlir.make_ir_context = context  # to make a context for each program is a quarter of a small program's time
 jax.devices()  # starts the backend: a command that a test calls in this process cannot change its devices
 
 # A compiled program holds memory maps, and Linux kills a process that needs more than 65,530 of them. Other systems say
 # nothing about maps, so that there every module forgets its programs.
-MAPS, MOST_MAPS = Path("/proc/self/maps"), 20_000
+MAPS, MOST_MAPS = Path("/proc/self/maps"), 40_000
 
 
 @pytest.fixture(autouse=True, scope="module")
 def forget_programs():
     """Forgets compiled programs when they are many; few are kept, as every module calls the same small operations."""
     yield
+    shared_context.cache_clear()
     if not MAPS.exists() or MAPS.read_bytes().count(b"\n") > MOST_MAPS:
         jax.clear_caches()
 

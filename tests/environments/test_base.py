@@ -24,7 +24,8 @@ from jaxmarl_llm.environments.teams.discussion import Discussion
 from jaxmarl_llm.keys import CHANCE, DEAL, SAY, batch_keys, key_for
 from jaxmarl_llm.text.grammar import Choice, Free, automaton, lift, pattern
 from jaxmarl_llm.text.tokenizers import compile_phrases, widest
-from tests.support.told import neighbours, run_together
+from tests.support.referees import REFEREES
+from tests.support.told import neighbours, run_together, transcripts
 from tests.support.toys import ByteTokenizer, Relay, play_out
 
 
@@ -53,6 +54,8 @@ ENVIRONMENTS: dict[str, Any] = {
     "of the notebook": from_notebook(),
 }
 GROUPS, GROUP_SIZE = 24, 4
+SILENT = ("SixTurns", "TwentyQuestions", "Discussion", "LockChain", "Stairs", "Quiz", "Graded", "Advised", "Letters")
+"""Classes whose texts say nothing of rewards."""
 
 
 SIZES = ("simple_hanabi", "full_hanabi", "prisoners_dilemma", "battle_of_the_sexes")  # of games that are here too
@@ -223,6 +226,25 @@ def test_what_a_seat_does_out_of_turn_changes_nothing(name):
         state, view, _ = one
         if view.terminated | view.truncated:
             break
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_the_points_are_what_the_texts_say(name):
+    """Recomputed from what the seats were told and said. A game that is silent about its rewards says so in its
+    docstring, and its referee checks what can be known."""
+    game = ENVIRONMENTS[name]
+    for play in transcripts(game, *played(name)[1], games=range(0, 6 * GROUP_SIZE, GROUP_SIZE)):
+        expected = REFEREES[type(game).__name__](play)
+        np.testing.assert_allclose(np.stack([turn.reward for turn in play.turns]), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_game_that_is_silent_about_its_rewards_says_so():
+    games = {type(game).__name__: game for game in (make() for make in REGISTRY.values())}
+    assert set(games) == set(REFEREES)
+    for name, game in games.items():
+        assert ("silent about" in " ".join(type(game).__doc__.split())) == (name in SILENT), name
+        points = any(word in " ".join(game.rules[0]) for word in ("point", "score", "win", "coins"))
+        assert points or name in SILENT, name
 
 
 def test_rewards_are_finite(name):

@@ -1,6 +1,7 @@
 """Random games, and what a seat is told in them as text."""
 
 import re
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -111,28 +112,21 @@ class Transcript(NamedTuple):
     final: list[str]  # told to each seat after the end
 
 
-def transcripts(game: Any, episodes: int, seed: int = 0) -> list[Transcript]:
-    """Games with random legal actions, in texts alone; a message is empty, and `<seat>` where it is heard."""
-    reset, step = jax.jit(game.reset), jax.jit(game.step)
-    draw, rules = np.random.default_rng(seed), game.rules
+def transcripts(game: Any, prompt: np.ndarray, record: dict[str, Any], games: Iterable[int]) -> list[Transcript]:
+    """Some games of `toys.play_out` in texts alone; a message is empty, and `<seat>` where it is heard."""
+    view, after, seats = record["view"], record["after"], range(game.agents)
     found = []
-    for episode in range(episodes):
-        key = jax.random.fold_in(jax.random.key(seed), episode)
-        state, view = reset(key, np.int32(episode))
-        opening = [render(rules, row) for row in np.asarray(game.prompt(state))]
+    for g in games:
         turns = []
-        view = jax.device_get(view)
-        while not (view.terminated or view.truncated):
-            action = np.array([draw.choice(np.flatnonzero(legal)) for legal in view.legal], np.int32)
-            acting = np.flatnonzero(view.acting).tolist()
-            words = {k: dict(_texts(game, int(view.grammar[k]))) for k in acting}
-            said = {k: words[k][int(action[k])] for k in acting}
-            possible = {k: {text for n, text in words[k].items() if view.legal[k][n]} for k in acting}
-            before = [told(game, view, seat=k) for k in range(game.agents)]
-            state, view, reward = jax.device_get(step(state, action, key))
-            facts = [] if view.measured is None else [view.measured]
-            turns.append(Turn(before, said, possible, np.concatenate([reward, *facts], 1)))
-        found.append(Transcript(opening, turns, [told(game, view, seat=k) for k in range(game.agents)]))
+        for t in range(int((~record["over"][:, g]).sum())):
+            words = {k: dict(_texts(game, int(view.grammar[t, g, k]))) for k in np.flatnonzero(view.acting[t, g])}
+            said = {k: words[k][int(record["action"][t, g, k])] for k in words}
+            possible = {k: {text for n, text in words[k].items() if view.legal[t, g, k][n]} for k in words}
+            before = [told(game, view, t, g, seat=k) for k in seats]
+            facts = [] if after.measured is None else [after.measured[t, g]]
+            turns.append(Turn(before, said, possible, np.concatenate([record["reward"][t, g], *facts], 1)))
+        final = [told(game, after, len(turns) - 1, g, seat=k) for k in seats]
+        found.append(Transcript([render(game.rules, row) for row in prompt[g]], turns, final))
     return found
 
 

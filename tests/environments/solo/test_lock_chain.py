@@ -12,6 +12,7 @@ from jaxmarl_llm.environments.solo.lock_chain import COLOURS, LockChain
 from jaxmarl_llm.evaluation.exact import solve
 from tests.support.referees import REFEREES
 from tests.support.team_plays import acted, close, deals_are_what_reset_draws, given, played, row, totals
+from tests.support.told import played as dialogues
 from tests.support.told import transcripts
 
 GAME, KEYS = LockChain(locks=3, turns=5), ["A", "B", "C", "D"]
@@ -66,7 +67,7 @@ def test_a_decoy_fits_no_lock_and_is_told_apart_from_a_wrong_key():
 @pytest.mark.parametrize("shift", [1, 2, 3])
 def test_a_shift_moves_the_right_keys_on_and_the_rules_tell_the_series(shift):
     game = LockChain(locks=3, turns=5, shift=shift)
-    for play in transcripts(game, 30):
+    for play in transcripts(game, *dialogues(game, 30)[:2], range(30)):
         paid = np.stack([turn.reward for turn in play.turns])
         np.testing.assert_allclose(paid, REFEREES["LockChain"](play), atol=1e-6)
         assert play.rules[0].count(f" These locks are of series {shift}.") == 1
