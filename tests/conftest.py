@@ -8,7 +8,8 @@ from pathlib import Path
 
 # Most of a test's time is compilation: unoptimised code takes two thirds of that time, without fusion emitters half.
 flags = {"xla_force_host_platform_device_count": 8, "xla_backend_optimization_level": 0}
-if version("jaxlib").startswith("0.10."):  # a later jaxlib may not know these flags, and would end the process
+KNOWN = version("jaxlib").startswith("0.10.")
+if KNOWN:  # a later jaxlib may not know these flags, and would end the process
     flags["xla_cpu_use_fusion_emitters"] = "false"
     flags["xla_cpu_parallel_codegen_split_count"] = 1  # programs are small: 32 parts of each cost a third more time
 for flag, value in flags.items():
@@ -45,7 +46,8 @@ def context() -> mlir.ir.Context:
     return new_context() if mlir.ir.Context.current is shared else shared
 
 
-mlir.make_ir_context = context  # to make a context for each program is a quarter of a small program's time
+if KNOWN:  # its internals
+    mlir.make_ir_context = context  # to make a context for each program is a quarter of a small program's time
 jax.devices()  # starts the backend: a command that a test calls in this process cannot change its devices
 
 # A compiled program holds memory maps, and Linux kills a process that needs more than 65,530 of them. Other systems say

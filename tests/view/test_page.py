@@ -87,6 +87,10 @@ def test_the_command_renders_a_run_anew_up_to_a_cap(tmp_path):
     (tmp_path / "arm" / page.GAMES).write_text('{"study": ')
     with pytest.raises(ValueError, match="is damaged"):
         page.write(tmp_path, tmp_path)
+    for text in ('{"study": 1}', "[1]", "{}"):
+        (tmp_path / "arm" / page.GAMES).write_text(text)
+        with pytest.raises(ValueError, match="holds lines that are no games"):
+            page.write(tmp_path, tmp_path)
     with pytest.raises(ValueError, match="at least 1 game"):
         page.write(tmp_path, tmp_path, 0)
 
