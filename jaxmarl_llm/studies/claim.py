@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import json
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -36,7 +37,8 @@ def claim_directory(out: Path, info: dict[str, Any], head: str | None = None) ->
 
     Raises ValueError if the directory holds a run of other settings, other code or other seeds, if seeds cannot be
     added, or if another process uses it. Somebody else's files under names that a run writes are refused too. If a
-    ValueError ends the run before an update, the record stays as it was, and a directory without one as it was found.
+    ValueError ends the run before an update, the record stays as it was; without one, what the run began under its
+    names is removed, and nothing else.
     """
     kept = out / STUDY
     with lock_directory(out):
@@ -50,7 +52,7 @@ def claim_directory(out: Path, info: dict[str, Any], head: str | None = None) ->
         record = {**info, **({"added": added} if added else {}), "provenance": begun}
         text = (json.dumps(record, indent=1) + "\n").encode()
         logs = lambda: sum(file.stat().st_size > 0 for file in out.rglob("metrics.jsonl"))
-        before, present = logs(), {*out.rglob("*")}
+        before, present = logs(), {*_places(out, info.get("settings", ()))}
         write_atomically(kept, text)
         try:
             yield begun, added
@@ -58,19 +60,23 @@ def claim_directory(out: Path, info: dict[str, Any], head: str | None = None) ->
             if logs() > before:
                 raise
             if former is None:
-                for path in sorted({*out.rglob("*")} - present, reverse=True):  # the settings cannot work
-                    path.rmdir() if path.is_dir() else path.unlink()
+                for place in {kept, *_places(out, info.get("settings", ()))} - present:  # the settings cannot work
+                    shutil.rmtree(place) if place.is_dir() and not place.is_symlink() else place.unlink()
             else:
                 write_atomically(kept, former)
             raise
 
 
+def _places(out: Path, arms: Iterable[str]) -> list[Path]:
+    """What exists under the names that a run of these arms writes, its record apart."""
+    homes = [home for arm in arms for home in (out / arm, *out.glob(f"{glob.escape(arm)}-*"))]
+    return [place for place in (*(out / name for name in WRITTEN), *homes) if place.exists()]
+
+
 def _check_free(out: Path, arms: Iterable[str]) -> None:
     """Raises ValueError if a directory without a record holds files that a run of these arms would write over, or
     games that its page would show."""
-    homes = [home for arm in arms for home in (out / arm, *out.glob(f"{glob.escape(arm)}-*"))]
-    places = [*(out / name for name in WRITTEN), *homes]
-    files = [file for place in places for file in (place, *sorted(place.rglob("*"))) if file.is_file()]
+    files = [file for place in _places(out, arms) for file in (place, *sorted(place.rglob("*"))) if file.is_file()]
     if files := [*files, *sorted(out.rglob(GAMES))]:
         raise ValueError(
             f"{out} holds {files[0].relative_to(out)}, but no {STUDY}, so that no run can continue there: name another "

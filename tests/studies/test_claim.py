@@ -176,8 +176,11 @@ def test_files_of_another_origin_are_never_written_over(name, tmp_path):
     with pytest.raises(ValueError, match="cannot work"), claim_directory(tmp_path, info):
         (tmp_path / "a[1]/seed").mkdir(parents=True)
         (tmp_path / "a[1]/seed/config.json").write_text("of a run that cannot work")
+        (tmp_path / "notes.txt").write_text("somebody's, written meanwhile")
         raise ValueError("cannot work")
-    assert {*tmp_path.rglob("*")} == before and (tmp_path / "lock").read_text() == "somebody's"
+    assert {*tmp_path.rglob("*")} == before | {tmp_path / "notes.txt"} and (
+        tmp_path / "lock"
+    ).read_text() == "somebody's"
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text("somebody's")
     refused = pytest.raises(ValueError, match=rf"holds {re.escape(name)}, but no study.json.*name another --out")
