@@ -68,7 +68,7 @@ def claim_directory(out: Path, info: dict[str, Any], head: str | None = None) ->
 
 
 def _places(out: Path, arms: Iterable[str]) -> list[Path]:
-    """What exists under the names that a run of these arms writes, its record apart."""
+    """The files and folders that exist under the names that a run of these arms writes, its record apart."""
     homes = [home for arm in arms for home in (out / arm, *out.glob(f"{glob.escape(arm)}-*"))]
     return [place for place in (*(out / name for name in WRITTEN), *homes) if place.exists()]
 
