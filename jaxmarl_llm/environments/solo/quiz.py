@@ -150,10 +150,12 @@ class Quiz:
 
     def step(self, state: QuizState, action: jax.Array, key: jax.Array) -> tuple[QuizState, View, jax.Array]:
         after = QuizState(state.question, jnp.bool_(True))
-        points = self.score_answer(state.question, action[0] % self.answers)[None]
-        if self.words:
-            points *= self.score_length(state.question, action[0] // self.answers)
-        return after, self.view(after), points
+        return after, self.view(after), self._score(state.question, action[0])[None]
+
+    def _score(self, question: jax.Array, action: jax.Array) -> jax.Array:
+        """The points of a letter with its words, float32 [points]."""
+        points = self.score_answer(question, action % self.answers)
+        return points * self.score_length(question, action // self.answers) if self.words else points
 
     def _asked(self, question: jax.Array) -> jax.Array:
         """The number of idle words that the question asks for, int32 [...]."""
