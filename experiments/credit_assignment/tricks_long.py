@@ -1,0 +1,141 @@
+"""Does Lite PPO match GRPO and DAPO where answers are long and their length is right or wrong?
+
+A question of `Quiz` has one point. The share of its 20 letters that earn it is 10, 30, 50, 70 or 100%. An answer is a
+letter, up to 14 idle words and a stop, a token each. A question asks for 2, 5 or 8 words; with over four more or fewer
+an answer earns nothing. So long answers are mostly wrong, and right ones differ in length. Each batch is used for two
+epochs. There are two banks with the same questions, which differ in the script that policies first imitate:
+
+  ...       any answer: a question is answered right with a probability of 0.05 to 0.6
+  easy/...  a right answer, and with probability 0.08 any other: 0.92 to 0.97
+
+An arm is an advantage and a mean of the clipped loss. The advantage is the reward minus its group's mean:
+
+  grpo     over the group's standard deviation
+  lite     over the batch's standard deviation
+  dr_grpo  over nothing; the loss is each answer's sum over a constant length of 16
+  dapo     as grpo/token, with an upper clip of 0.28, on groups that are not uniform: the first 10 of 20
+
+  token  over all tokens of the batch; lite/token is Lite PPO
+  row    over the tokens of each answer, then over answers; grpo/row is GRPO as first published
+
+  mean success  mean over all updates; `success` is that of the end
+  wrong longer  tokens of wrong answers less those of right ones, mean over all updates
+  silent        share of groups whose rewards are all equal
+
+  python -m experiments tricks_long --seeds 20
+
+Paper: Liu et al. 2025, Tricks or Traps? (Lite PPO), https://arxiv.org/abs/2508.08221. There Qwen3 models of 4B and 8B
+answer in up to 8,192 tokens. GRPO has no KL penalty here. DAPO is without its penalty for overlong answers, because
+right answers to some questions are long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+
+from experiments.credit_assignment.consistent import first_informative
+from jaxmarl_llm.environments.around.noisy import Errs, Noisy
+from jaxmarl_llm.environments.solo.quiz import Quiz
+from jaxmarl_llm.rl import advantages, losses
+from jaxmarl_llm.rl.choices import select
+from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
+from jaxmarl_llm.rl.masked import mean_of, mean_per_row, sum_per_row
+from jaxmarl_llm.studies.curves import mean_over_updates
+from jaxmarl_llm.studies.study import AtLeast, Higher, Paper, Study
+from jaxmarl_llm.text.tokenizers import SymbolTokenizer
+from jaxmarl_llm.training.recipe import Hparams, Recipe, component_returns
+from jaxmarl_llm.training.records import Advantages, Experience
+
+LONGEST, GROUPS, LETTERS = 16, 10, 20
+MEAN, LONGER = "mean success", "wrong longer"
+
+
+def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """The arm's advantages, for all groups or for the first that are not uniform."""
+    reward, (acted, group, groups) = experience.episodes.total_reward, experience.acts
+    kept, differs = (first_informative(reward.sum((1, 2)), group, groups, kept=n) for n in (GROUPS, groups))
+    words, right = experience.episodes.action // LETTERS, reward > 0
+    wrong_words, right_words = (mean_of(words, acted & x).value for x in (~right, right))
+    return Advantages(
+        select(
+            hparams,
+            "scale",
+            group=advantages.grpo(reward, acted, group, groups),
+            batch=advantages.lite(reward, acted, group, groups),
+            none=advantages.grpo(reward, acted, group, groups, scale="none"),
+        ),
+        trained=select(hparams, "groups", all=acted, informative=acted & kept[:, None, None]),
+        metrics={"silent": 1 - differs.mean(), "longer": wrong_words - right_words},
+    )
+
+
+def arm_loss(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
+    """The clipped surrogate under the arm's mean. All three means are computed, so that arms share a program."""
+    clip = partial(losses.ppo_clip, clip_low=hparams["clip_low"], clip_high=hparams["clip_high"])
+    given = scores.logp, batch.behaviour_logp, batch.advantage, batch.mask
+    token, metrics = clip(*given, aggregate=mean_of)
+    row, _ = clip(*given, aggregate=mean_per_row)
+    constant, _ = clip(*given, aggregate=partial(sum_per_row, length=LONGEST))
+    return select(hparams, "mean", token=token, row=row, constant=constant), metrics
+
+
+def letter_tokens(game: Any) -> SymbolTokenizer:
+    return game.game.letter_tokenizer()
+
+
+QUIZ = Quiz(
+    ((0.1, 0.3, 0.5, 0.7, 1.0),), questions=15, answers=LETTERS, filler=LONGEST - 2, words=(2, 5, 8), slack=4
+)
+GRPO = Recipe(
+    Noisy(QUIZ, (Errs("start", "best", 0.92),)),
+    seats=(("learner",),),
+    advantage=estimate_advantages,
+    loss=arm_loss,
+    tokenizer=letter_tokens,
+    warm_start=(("random",),),
+    warm_start_updates=150,
+    hparams={"learning_rate": 2.5e-3, "entropy": 0.0},
+    choices={
+        "scale": ("group", "batch", "none"),
+        "mean": ("row", "token", "constant"),
+        "groups": ("all", "informative"),
+    },
+    budget=LONGEST,
+    epochs=2,
+    updates=60,
+    groups=GROUPS,
+    group_size=8,
+    measure=partial(component_returns, success=0),
+)
+TOKEN = GRPO.with_choice(mean="token")
+DAPO = replace(TOKEN.with_choice(groups="informative").with_hparams(clip_high=0.28), groups=2 * GROUPS)
+ARMS = {
+    "grpo/row": GRPO,
+    "grpo/token": TOKEN,
+    "lite/token": TOKEN.with_choice(scale="batch"),
+    "lite/row": GRPO.with_choice(scale="batch"),
+    "dr_grpo": GRPO.with_choice(scale="none", mean="constant"),
+    "dapo": DAPO,
+}
+EASY = {f"easy/{name}": replace(arm, warm_start=(("start",),)) for name, arm in ARMS.items()}
+PAIR = "Section 5, Figure 15; abstract: 'surpassing strategies like GRPO and DAPO', on base models."
+STUDY = Study(
+    paper=Paper("Tricks or Traps? (Liu et al.)", "https://arxiv.org/abs/2508.08221", 2025, checked="release"),
+    question="Does Lite PPO match GRPO and DAPO where answers are long and their length matters?",
+    claim="The batch's deviation with the mean over tokens learns faster than GRPO and than DAPO.",
+    arms=ARMS | EASY,
+    method="lite/token",
+    metrics=(MEAN, "success", LONGER, "silent", "clipped/learner", "length/learner"),
+    predictions=(
+        Higher(MEAN, "lite/token", than="grpo/row", source="paper", where=PAIR),
+        Higher(MEAN, "lite/token", than="dapo", source="paper", where=PAIR),
+    ),
+    derived={
+        MEAN: partial(mean_over_updates, metric="success"),
+        LONGER: partial(mean_over_updates, metric="longer"),
+    },
+)
