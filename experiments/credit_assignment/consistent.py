@@ -1,34 +1,33 @@
 """Do groups whose answers agree still teach through a comparison between groups? COPO against filtering them out.
 
 A `Quiz` has 24 questions with ten letters, one of which is right. A policy first imitates a habit: the right letter in
-every third question, a wrong one in the others, and another letter once in twenty. So most groups of six answers are all
-right or all wrong. A reward minus its group's mean is then 0. Each batch is used for two epochs. The arms:
+every third question, a wrong one in the others, and any other letter once in ten. So most groups of six answers are all
+right or all wrong, and rewards minus their group's mean are 0. Each batch is used for two epochs.
 
-  grpo              the reward's z-score within its group
-  filtered          grpo on groups that are not uniform: the first 16 of 48, so it plays three times as many games
-  copo              w A_within + (1 - w) A_between, each clipped apart. A_between is the z-score of R over groups, the
-                    same for all answers of a group: R = share right * (1 - H (1 - 1/n) / log2 n). H is the entropy of the
-                    group's n answers in bits, w = sigmoid(5 (H - 1))
+  grpo              z-score of the reward within its group
+  filtered          grpo on groups that are not uniform, the first 16 of 48: it plays three times as many games
+  copo              w A_within + (1 - w) A_between, each clipped apart. A_between is the z-score over groups of
+                    R = share right * (1 - H (1 - 1/n) / log2 n), with H the entropy of the group's n answers in bits,
+                    and w = sigmoid(5 (H - 1))
   copo_as_released  the release's mode "soft-with-zero": R = share right, and w = 0 for wrong answers
-  batch_mean        the reward's z-score in the batch, without groups: the control for A_between
+  batch_mean        z-score of the reward in the batch, without groups: the control for A_between
 
   mean success        mean over all updates; `success` is that of the end
-  silent              share of groups whose rewards are all equal; `all_wrong` of groups without a right answer
-  silent over all     `silent`, mean over all updates
+  silent over all     mean over all updates of `silent`, the share of groups whose rewards are all equal
+  all_wrong           share of groups without a right answer
   wrong and positive  share of wrong answers with a positive advantage, mean over all updates
 
   python -m experiments consistent --seeds 20
 
-Paper: COPO (Han et al.) 2025, https://arxiv.org/abs/2508.04138. There models of 3B and 7B parameters answer questions of
-mathematics in groups of six. As in the release: mean over answers, clip 0.2, dual clip 3, no KL. Its run script sets
-R = share right; the discount is the paper's. The paper's text could not be read beyond its introduction.
+Paper: COPO (Han et al.) 2025, https://arxiv.org/abs/2508.04138. There models of 3B and 7B parameters answer
+mathematics in groups of six. As in the release: mean over answers, clip 0.2, dual clip 3, no KL. The release's script
+sets R = share right; the discount is the paper's. Read were the release, the abstract and reviews.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -45,8 +44,9 @@ from jaxmarl_llm.studies.study import AtLeast, Higher, Paper, Study
 from jaxmarl_llm.training.recipe import Hparams, Recipe, component_returns
 from jaxmarl_llm.training.records import Advantages, Experience
 
-GROUPS, KNOWN, LETTERS = 16, 3, 10
+GROUPS, LETTERS, KNOWN = 16, 10, 3
 MEAN, SILENT, POSITIVE = "mean success", "silent over all", "wrong and positive"
+OVER_ALL = {MEAN: "success", SILENT: "silent", POSITIVE: "positive"}
 
 
 @dataclass(frozen=True)
@@ -55,61 +55,50 @@ class Habits(Around):
 
     @property
     def scripts(self) -> Mapping[str, Callable]:
-        def habit(state: jax.Array, seat: jax.Array, key: jax.Array) -> jax.Array:
-            question = self.prompt(state)[0, 0]
-            return (question + (question % KNOWN > 0)) % self.actions
+        def habit(state: Any, seat: jax.Array, key: jax.Array) -> jax.Array:
+            return (state.question + (state.question % KNOWN > 0)) % self.actions
 
         return {**super().scripts, "habit": habit}
 
 
-def first_informative(reward: jax.Array, group: jax.Array, groups: int, *, kept: int) -> jax.Array:
-    """bool [B]: episodes with rewards [B] in the first `kept` groups whose rewards differ. Fewer, if fewer differ."""
-    differs = jax.ops.segment_max(reward, group, groups) > jax.ops.segment_min(reward, group, groups)
-    return (differs & (jnp.cumsum(differs) <= kept))[group]
+def first_informative(total: jax.Array, group: jax.Array, groups: int, kept: int) -> jax.Array:
+    """bool [B]: episodes of the first `kept` groups in which the rewards `total` [B] differ."""
+    differ = jax.ops.segment_max(total, group, groups) > jax.ops.segment_min(total, group, groups)
+    return (differ & (jnp.cumsum(differ) <= kept))[group]
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     """The arm's advantages within and between groups, and the weight of the first."""
-    reward, acts, (acted, group, groups) = experience.episodes.total_reward, experience.acts, experience.acts
-    parts = partial(advantages.consistency_parts, reward, *acts, answer=experience.episodes.action[:, 0, 0])
-    (within, between, weight), (_, level, right_only) = parts(), parts(discount=False, right_only=True)
-    none, one = jnp.zeros(acted.shape), jnp.ones(acted.shape)
-    local, between, weight = select(
-        hparams,
-        "signal",
-        within=(within, none, one),
-        copo=(within, between, weight),
-        released=(within, level, right_only),
-        batch=(advantages.whiten(reward, acted), none, one),
-    )
-    total = reward.sum((1, 2))
-    informative = first_informative(total, group, groups, kept=GROUPS)[:, None, None]
-    share_right = jax.ops.segment_sum(total, group, groups) * groups / len(total)
+    reward, (acted, group, groups) = experience.episodes.total_reward, experience.acts
+    answer, total, one = experience.episodes.action[:, 0, 0], reward.sum((1, 2)), jnp.ones(acted.shape)
+    parts = partial(advantages.consistency_parts, reward, acted, group, groups, answer=answer)
+    within, level, weight = parts()
+    signals = {"within": (within, 0 * one, one), "copo": (within, level, weight)}
+    signals["released"] = parts(discount=False, right_only=True)
+    signals["batch"] = advantages.whiten(reward, acted), 0 * one, one
+    local, between, weight = select(hparams, "signal", **signals)
+    kept, differ = (first_informative(total, group, groups, n)[:, None, None] for n in (GROUPS, groups))
+    positive = mean_of(weight * local + (1 - weight) * between > 0, acted & (reward == 0)).value
+    all_wrong = 1 - jax.ops.segment_max(total, group, groups).mean()
     return Advantages(
         local,
         extra={"between": between, "weight": weight},
-        trained=select(hparams, "groups", all=acted, informative=acted & informative),
-        metrics={
-            "silent": jnp.mean((share_right == 0) | (share_right == 1)),
-            "all_wrong": jnp.mean(share_right == 0),
-            "positive": mean_of(weight * local + (1 - weight) * between > 0, acted & (reward == 0)).value,
-        },
+        trained=select(hparams, "groups", all=acted, informative=acted & kept),
+        metrics={"silent": 1 - differ.mean(), "all_wrong": all_wrong, "positive": positive},
     )
 
 
-def arm_loss(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
-    """COPO's blend of two clipped surrogates, in the mean over answers."""
-    parts = batch.advantage, batch.extra["between"], batch.extra["weight"]
-    return losses.blended_clip(
-        scores.logp, batch.behaviour_logp, *parts, batch.mask, dual_clip=3.0, aggregate=mean_per_row
-    )
+def blended_loss(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
+    """The blend of two clipped surrogates, in the mean over answers."""
+    parts = batch.advantage, batch.extra["between"], batch.extra["weight"], batch.mask
+    return losses.blended_clip(scores.logp, batch.behaviour_logp, *parts, dual_clip=3.0, aggregate=mean_per_row)
 
 
 GRPO = Recipe(
-    Noisy(Habits(Quiz(((1 / LETTERS,),), questions=24, answers=LETTERS)), (Errs("start", "habit", 0.95),)),
+    Noisy(Habits(Quiz(((1 / LETTERS,),), questions=24, answers=LETTERS)), (Errs("start", "habit", 0.9),)),
     seats=(("learner",),),
     advantage=estimate_advantages,
-    loss=arm_loss,
+    loss=blended_loss,
     warm_start=(("start",),),
     warm_start_updates=150,
     hparams={"learning_rate": 1e-3, "entropy": 0.0},
@@ -120,30 +109,21 @@ GRPO = Recipe(
     group_size=6,
     measure=partial(component_returns, success=0),
 )
-COPO = GRPO.with_choice(signal="copo")
+FILTERED = replace(GRPO.with_choice(groups="informative"), groups=3 * GROUPS)
+SIGNALS = {"copo": "copo", "copo_as_released": "released", "batch_mean": "batch"}
+GAINS = 'abstract: "substantial performance gains on multiple mathematical reasoning benchmarks"; MATH-500 against '
+UNIFORM = "In the paper 59.9% of groups were uniform (3B; second-hand, a review). The level is ours."
 STUDY = Study(
     paper=Paper("COPO (Han et al.)", "https://arxiv.org/abs/2508.04138", 2025, checked="release"),
     question="Do groups whose answers agree still teach through a comparison between groups?",
-    claim="If most groups are uniform, COPO earns more than GRPO and than filtering these groups out.",
-    arms={
-        "grpo": GRPO,
-        "filtered": replace(GRPO.with_choice(groups="informative"), groups=3 * GROUPS),
-        "copo": COPO,
-        "copo_as_released": GRPO.with_choice(signal="released"),
-        "batch_mean": GRPO.with_choice(signal="batch"),
-    },
+    claim="If most groups are uniform, COPO earns more than GRPO, and than GRPO without these groups.",
+    arms={"grpo": GRPO, "filtered": FILTERED} | {name: GRPO.with_choice(signal=x) for name, x in SIGNALS.items()},
     method="copo",
-    metrics=(MEAN, "success", SILENT, "silent", "all_wrong", POSITIVE),
+    metrics=(MEAN, "success", SILENT, "all_wrong", POSITIVE),
     predictions=(
-        Higher(MEAN, "copo", than="grpo", source="paper", where="abstract: substantial gains"),
-        Higher(MEAN, "copo", than="filtered", source="paper", where="second-hand"),
-        AtLeast(SILENT, "grpo", 0.5, source="theory", where="The level is ours.", condition=True),
-        Higher(MEAN, "copo", than="batch_mean", source="theory", where="w keeps the comparison within mixed groups."),
-        Higher(POSITIVE, "copo_as_released", than="grpo", source="theory", where="w is 0 for wrong answers."),
+        Higher(MEAN, "copo", than="grpo", source="paper", where=f"{GAINS}GRPO: +2.2 (7B), +4.6 (3B), second-hand"),
+        Higher(MEAN, "copo", than="filtered", source="paper", where=f"{GAINS}DAPO: second-hand, of a review"),
+        AtLeast(SILENT, "grpo", 0.5, source="theory", where=UNIFORM, condition=True),
     ),
-    derived={
-        MEAN: partial(mean_over_updates, metric="success"),
-        SILENT: partial(mean_over_updates, metric="silent"),
-        POSITIVE: partial(mean_over_updates, metric="positive"),
-    },
+    derived={name: partial(mean_over_updates, metric=metric) for name, metric in OVER_ALL.items()},
 )
