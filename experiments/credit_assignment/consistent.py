@@ -39,6 +39,7 @@ from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
 from jaxmarl_llm.rl.masked import mean_of, mean_per_row
+from jaxmarl_llm.rl.statistics import first_informative
 from jaxmarl_llm.studies.curves import mean_over_updates
 from jaxmarl_llm.studies.study import AtLeast, Higher, Paper, Study
 from jaxmarl_llm.training.recipe import Hparams, Recipe, component_returns
@@ -61,30 +62,26 @@ class Habits(Around):
         return {**super().scripts, "habit": habit}
 
 
-def first_informative(total: jax.Array, group: jax.Array, groups: int, kept: int) -> jax.Array:
-    """bool [B]: episodes of the first `kept` groups in which the rewards `total` [B] differ."""
-    differ = jax.ops.segment_max(total, group, groups) > jax.ops.segment_min(total, group, groups)
-    return (differ & (jnp.cumsum(differ) <= kept))[group]
-
-
 def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     """The arm's advantages within and between groups, and the weight of the first."""
     reward, (acted, group, groups) = experience.episodes.total_reward, experience.acts
-    answer, total, one = experience.episodes.action[:, 0, 0], reward.sum((1, 2)), jnp.ones(acted.shape)
-    parts = partial(advantages.consistency_parts, reward, acted, group, groups, answer=answer)
+    parts = partial(
+        advantages.consistency_parts, reward, acted, group, groups, answer=experience.episodes.action[:, 0, 0]
+    )
     within, level, weight = parts()
-    signals = {"within": (within, 0 * one, one), "copo": (within, level, weight)}
+    none, whole = jnp.zeros(acted.shape), jnp.ones(acted.shape)
+    signals = {"within": (within, none, whole), "copo": (within, level, weight)}
     signals["released"] = parts(discount=False, right_only=True)
-    signals["batch"] = advantages.whiten(reward, acted), 0 * one, one
+    signals["batch"] = advantages.whiten(reward, acted), none, whole
     local, between, weight = select(hparams, "signal", **signals)
-    kept, differ = (first_informative(total, group, groups, n)[:, None, None] for n in (GROUPS, groups))
+    kept, unlike = (first_informative(reward, acted, group, groups, kept=n) for n in (GROUPS, groups))
     positive = mean_of(weight * local + (1 - weight) * between > 0, acted & (reward == 0)).value
-    all_wrong = 1 - jax.ops.segment_max(total, group, groups).mean()
+    all_wrong = 1 - jax.ops.segment_max(reward.sum((1, 2)), group, groups).mean()
     return Advantages(
         local,
         extra={"between": between, "weight": weight},
-        trained=select(hparams, "groups", all=acted, informative=acted & kept),
-        metrics={"silent": 1 - differ.mean(), "all_wrong": all_wrong, "positive": positive},
+        trained=select(hparams, "groups", all=acted, informative=kept),
+        metrics={"silent": 1 - unlike.mean(), "all_wrong": all_wrong, "positive": positive},
     )
 
 

@@ -3,10 +3,10 @@
 A question of `Quiz` has one point. The share of its 20 letters that earn it is 10, 30, 50, 70 or 100%. An answer is a
 letter, up to 14 idle words and a stop, a token each. A question asks for 2, 5 or 8 words; with over four more or fewer
 an answer earns nothing. So long answers are mostly wrong, and right ones differ in length. Each batch is used for two
-epochs. There are two banks with the same questions, which differ in the script that policies first imitate:
+epochs. There are two banks with the same questions, which differ in the script that a policy first imitates:
 
   ...       any answer: a question is answered right with a probability of 0.05 to 0.6
-  easy/...  a right answer, and with probability 0.08 any other: 0.92 to 0.97
+  easy/...  the best answer, and with probability 0.08 any other one: 0.92 to 0.97
 
 An arm is an advantage and a mean of the clipped loss. The advantage is the reward minus its group's mean:
 
@@ -25,23 +25,20 @@ An arm is an advantage and a mean of the clipped loss. The advantage is the rewa
   python -m experiments tricks_long --seeds 20
 
 Paper: Liu et al. 2025, Tricks or Traps? (Lite PPO), https://arxiv.org/abs/2508.08221. There Qwen3 models of 4B and 8B
-answer in up to 8,192 tokens. GRPO has no KL penalty here. DAPO is without its penalty for overlong answers, because
-right answers to some questions are long.
+answer in thousands of tokens. Here DAPO has no penalty for overlong answers, and GRPO none on the KL.
 """
-
-from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from experiments.credit_assignment.consistent import first_informative
 from jaxmarl_llm.environments.around.noisy import Errs, Noisy
 from jaxmarl_llm.environments.solo.quiz import Quiz
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
 from jaxmarl_llm.rl.masked import mean_of, mean_per_row, sum_per_row
+from jaxmarl_llm.rl.statistics import first_informative
 from jaxmarl_llm.studies.curves import mean_over_updates
 from jaxmarl_llm.studies.study import AtLeast, Higher, Paper, Study
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
@@ -55,15 +52,15 @@ MEAN, LONGER = "mean success", "wrong longer"
 def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     """The arm's advantages, for all groups or for the first that are not uniform."""
     reward, (acted, group, groups) = experience.episodes.total_reward, experience.acts
-    kept, differ = (first_informative(reward.sum((1, 2)), group, groups, n) for n in (GROUPS, groups))
+    kept, unlike = (first_informative(reward, acted, group, groups, kept=n) for n in (GROUPS, groups))
     words, right = experience.episodes.action // LETTERS, reward > 0
     wrong_words, right_words = (mean_of(words, acted & x).value for x in (~right, right))
     group_std, batch_std = (estimate(reward, acted, group, groups) for estimate in (advantages.grpo, advantages.lite))
     none = advantages.grpo(reward, acted, group, groups, scale="none")
     return Advantages(
         select(hparams, "scale", group=group_std, batch=batch_std, none=none),
-        trained=select(hparams, "groups", all=acted, informative=acted & kept[:, None, None]),
-        metrics={"silent": 1 - differ.mean(), "longer": wrong_words - right_words},
+        trained=select(hparams, "groups", all=acted, informative=kept),
+        metrics={"silent": 1 - unlike.mean(), "longer": wrong_words - right_words},
     )
 
 

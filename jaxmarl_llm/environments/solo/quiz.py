@@ -136,7 +136,7 @@ class Quiz:
 
     def score_length(self, question: jax.Array, words: jax.Array) -> jax.Array:
         """True for a number of idle words that the question takes, bool [...]."""
-        return jnp.abs(words - self._asked(question)) <= self.slack
+        return jnp.abs(words - self._words_of(question)) <= self.slack
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[QuizState, View]:
         state = self._start(draw(key, self.questions))
@@ -157,13 +157,13 @@ class Quiz:
         points = self.score_answer(question, action % self.answers)
         return points * self.score_length(question, action // self.answers) if self.words else points
 
-    def _asked(self, question: jax.Array) -> jax.Array:
+    def _words_of(self, question: jax.Array) -> jax.Array:
         """The number of idle words that the question asks for, int32 [...]."""
         return jnp.asarray(self.words, jnp.int32)[question % len(self.words)]
 
     def _best(self, state: QuizState, seat: jax.Array, key: jax.Array) -> jax.Array:
         letter = state.question % self.answers
-        return letter + self.answers * self._asked(state.question) if self.words else letter
+        return letter + self.answers * self._words_of(state.question) if self.words else letter
 
     def _start(self, question: jax.Array) -> QuizState:
         return QuizState(question, jnp.bool_(False))

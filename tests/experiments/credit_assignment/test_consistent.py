@@ -1,4 +1,4 @@
-"""COPO's arms: advantages against the released formulas in NumPy, groups that are kept, habits, the blended loss."""
+"""COPO's arms: advantages against the released formulas in NumPy, habits, the blended loss."""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.credit_assignment.consistent import GROUPS, GRPO, STUDY, blended_loss, first_informative
+from experiments.credit_assignment.consistent import GROUPS, GRPO, STUDY, blended_loss
 from jaxmarl_llm.rl.losses import Scores
 from tests.support.recipe_plays import credited, differences, games
 
@@ -76,19 +76,6 @@ def test_the_released_mode_rewards_wrong_answers_to_easy_questions(played):
         weight, local = found.extra["weight"][0, 0, 0], found.advantage[0, 0, 0]
         wrong[arm] = float(weight * local + (1 - weight) * found.extra["between"][0, 0, 0])
     assert wrong["grpo"] < -1 and wrong["copo_as_released"] > 1
-
-
-def test_groups_that_are_kept_against_a_loop():
-    rng = np.random.default_rng(0)
-    keep = jax.jit(first_informative, static_argnums=(2, 3))
-    for kept in (1, 3, 20):
-        total = rng.integers(0, 2, (12, 3)) * rng.integers(0, 2, (12, 1))
-        group = np.arange(12).repeat(3)
-        expected, left = [], kept
-        for row in total:
-            expected.append(len({*row.tolist()}) > 1 and left > 0)
-            left -= expected[-1]
-        np.testing.assert_array_equal(keep(total.ravel(), group, 12, kept), np.repeat(expected, 3))
 
 
 def test_a_habit_is_right_in_every_third_question():
