@@ -1,11 +1,11 @@
 """Does Lite PPO match GRPO and DAPO where answers are long and their length is right or wrong?
 
 A question of `Quiz` has one point. The share of its 20 letters that earn it is 10, 30, 50, 70 or 100%. An answer is a
-letter, up to 14 idle words and a stop, a token each. A question asks for 2, 5 or 8 words; with over four more or fewer
-an answer earns nothing. So long answers are mostly wrong, and right ones differ in length. Each batch is used for two
-epochs. There are two banks with the same questions, which differ in the script that a policy first imitates:
+letter, up to 14 idle words and a stop, a token each. Such questions ask for 8, 8, 5, 2 and 2 words; with over five more
+or fewer an answer earns nothing. So wrong answers are longer, and right ones to hard questions are long as well. Each
+batch is used for two epochs. Two banks have the same questions and differ in the script that a policy first imitates:
 
-  ...       any answer: a question is answered right with a probability of 0.05 to 0.6
+  ...       any answer: a question is answered right with a probability of 0.07 to 0.53
   easy/...  the best answer, and with probability 0.08 any other one: 0.92 to 0.97
 
 An arm is an advantage and a mean of the clipped loss. The advantage is the reward minus its group's mean:
@@ -78,7 +78,9 @@ def letter_tokens(game: Any) -> SymbolTokenizer:
     return game.game.letter_tokenizer()
 
 
-QUIZ = Quiz(((0.1, 0.3, 0.5, 0.7, 1.0),), questions=15, answers=LETTERS, filler=LONGEST - 2, words=(2, 5, 8), slack=4)
+QUIZ = Quiz(
+    ((0.1, 0.3, 0.5, 0.7, 1.0),), questions=15, answers=LETTERS, filler=LONGEST - 2, words=(8, 8, 5, 2, 2), slack=5
+)
 CHOICES = {"scale": ("group", "batch", "none"), "mean": ("row", "token", "constant"), "groups": ("all", "informative")}
 GRPO = Recipe(
     Noisy(QUIZ, (Errs("start", "best", 0.92),)),
