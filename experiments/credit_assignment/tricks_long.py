@@ -78,9 +78,7 @@ def letter_tokens(game: Any) -> SymbolTokenizer:
     return game.game.letter_tokenizer()
 
 
-QUIZ = Quiz(
-    ((0.1, 0.3, 0.5, 0.7, 1.0),), questions=15, answers=LETTERS, filler=LONGEST - 2, words=(8, 8, 5, 2, 2), slack=5
-)
+QUIZ = Quiz(((0.1, 0.3, 0.5, 0.7, 1.0),), 15, LETTERS, LONGEST - 2, words=(8, 8, 5, 2, 2), slack=5)
 CHOICES = {"scale": ("group", "batch", "none"), "mean": ("row", "token", "constant"), "groups": ("all", "informative")}
 GRPO = Recipe(
     Noisy(QUIZ, (Errs("start", "best", 0.92),)),
