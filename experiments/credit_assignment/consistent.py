@@ -5,7 +5,7 @@ every third question, a wrong one in the others, and any other letter once in te
 right or all wrong, and rewards minus their group's mean are 0. Each batch is used for two epochs.
 
   grpo              z-score of the reward within its group
-  filtered          grpo on groups that are not uniform, the first 16 of 48: it plays three times as many games
+  filtered          grpo on the first 16 groups that are not uniform, or all of them, among 48: three times the games
   copo              w A_within + (1 - w) A_between, each clipped apart. A_between is the z-score over groups of
                     R = share right * (1 - H (1 - 1/n) / log2 n), with H the entropy of the group's n answers in bits,
                     and w = sigmoid(5 (H - 1))
@@ -109,6 +109,7 @@ GRPO = Recipe(
 FILTERED = replace(GRPO.with_choice(groups="informative"), groups=3 * GROUPS)
 SIGNALS = {"copo": "copo", "copo_as_released": "released", "batch_mean": "batch"}
 GAINS = 'abstract: "substantial performance gains on multiple mathematical reasoning benchmarks"; MATH-500 against '
+BASELINE = "Where answers differ, w is near 1, and a group's own mean is the better baseline."
 UNIFORM = "In the paper 59.9% of groups were uniform (3B; second-hand, a review). The level is ours."
 STUDY = Study(
     paper=Paper("COPO (Han et al.)", "https://arxiv.org/abs/2508.04138", 2025, checked="release"),
@@ -120,7 +121,9 @@ STUDY = Study(
     predictions=(
         Higher(MEAN, "copo", than="grpo", source="paper", where=f"{GAINS}GRPO: +2.2 (7B), +4.6 (3B), second-hand"),
         Higher(MEAN, "copo", than="filtered", source="paper", where=f"{GAINS}DAPO: second-hand, of a review"),
+        Higher(MEAN, "copo", than="batch_mean", source="theory", where=BASELINE),
         AtLeast(SILENT, "grpo", 0.5, source="theory", where=UNIFORM, condition=True),
     ),
+    checks=(Higher(POSITIVE, "copo_as_released", than="copo"),),
     derived={name: partial(mean_over_updates, metric=metric) for name, metric in OVER_ALL.items()},
 )
