@@ -1,7 +1,7 @@
 """Do groups whose answers agree still teach through a comparison between groups? COPO against filtering them out.
 
-A `Quiz` has 24 questions with ten letters, one of which is right. A policy first imitates a habit: the right letter in
-every third question, a wrong one in the others, and any other letter once in ten. So most groups of six answers are all
+A `Quiz` has 24 questions with ten letters, one of which is right. A policy first imitates a habit, the right letter in
+every third question and a wrong one in the others. Once in ten it says any other letter. So most groups of six answers are all
 right or all wrong, and rewards minus their group's mean are 0. Each batch is used for two epochs.
 
   grpo              z-score of the reward within its group

@@ -49,11 +49,11 @@ class Quiz:
     answers earns every point that any letter earns.
 
     With `filler` above 0 an answer has up to `filler` idle words, which earn nothing, so answers differ in length. With
-    `words` the length is right or wrong as well: question q asks for words[q mod len(words)] idle words, and an answer
+    `words` the length is right or wrong as well. Question q asks for words[q mod len(words)] idle words, and an answer
     with over `slack` more or fewer earns nothing.
 
-    The text is silent about the points of each letter and about the words that are asked for on purpose: they are to be
-    learnt from reward. All chance is in the deal.
+    The text is silent about points of letters and about numbers of words on purpose: they are to be learnt from reward.
+    All chance is in the deal.
     Raises ValueError for shares outside [0, 1] and for none or more than three points. Raises it also for more than 26
     letters, for a number of letters that 7 or 11 divides, and for more `words` than `filler`.
     """
