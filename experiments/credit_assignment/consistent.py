@@ -1,8 +1,8 @@
 """Do groups whose answers agree still teach through a comparison between groups? COPO against filtering them out.
 
 A `Quiz` has 24 questions with ten letters, one of which is right. A policy first imitates a habit, the right letter in
-every third question and a wrong one in the others. Once in ten it says any other letter. So most groups of six answers are all
-right or all wrong, and rewards minus their group's mean are 0. Each batch is used for two epochs.
+every third question and a wrong one in the others. Once in ten it says any other letter. So most groups of six answers
+are all right or all wrong, and rewards minus their group's mean are 0. Each batch is used for two epochs.
 
   grpo              z-score of the reward within its group
   filtered          grpo on the first 16 groups that are not uniform, or all of them, among 48: three times the games
