@@ -32,6 +32,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import jax.numpy as jnp
+
 from jaxmarl_llm.environments.around.noisy import Errs, Noisy
 from jaxmarl_llm.environments.solo.quiz import Quiz
 from jaxmarl_llm.rl import advantages, losses
@@ -53,14 +55,15 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
     """The arm's advantages, for all groups or for the first that are not uniform."""
     reward, (acted, group, groups) = experience.episodes.total_reward, experience.acts
     kept, unlike = (first_informative(reward, acted, group, groups, kept=n) for n in (GROUPS, groups))
-    words, right = experience.episodes.action // LETTERS, reward > 0
-    wrong_words, right_words = (mean_of(words, acted & x).value for x in (~right, right))
+    words = experience.episodes.action // LETTERS
+    wrong, right = (mean_of(words, acted & x) for x in (reward == 0, reward > 0))
+    longer = jnp.where((wrong.count > 0) & (right.count > 0), wrong.value - right.value, 0)
     group_std, batch_std = (estimate(reward, acted, group, groups) for estimate in (advantages.grpo, advantages.lite))
     none = advantages.grpo(reward, acted, group, groups, scale="none")
     return Advantages(
         select(hparams, "scale", group=group_std, batch=batch_std, none=none),
         trained=select(hparams, "groups", all=acted, informative=kept),
-        metrics={"silent": 1 - unlike.mean(), "longer": wrong_words - right_words},
+        metrics={"silent": 1 - unlike.mean(), "longer": longer},
     )
 
 
@@ -108,11 +111,8 @@ ARMS = {
     "dapo": DAPO,
 }
 LENGTHS = "If wrong answers were as long as right ones, a mean would weigh them alike. The level is ours."
-BASE_MODELS = "on base models Lite PPO outperforms GRPO and DAPO"
-SECTION_5 = f"Section 5, Figure 15: {BASE_MODELS}; abstract: 'surpassing strategies like GRPO and DAPO'"
-EASY_DATA = (
-    "Section 4.1.2, Figure 6, easy data: a clear advantage of the batch's deviation; Takeaway 2: concentrated rewards"
-)
+SECTION_5 = "Section 5, Figure 15: above GRPO and DAPO on base models; abstract: 'surpassing' both"
+EASY_DATA = "Section 4.1.2, Figure 6, easy data: a clear advantage of the batch's deviation; Takeaway 2"
 STUDY = Study(
     paper=Paper("Tricks or Traps? (Liu et al.)", "https://arxiv.org/abs/2508.08221", 2025, checked="paper"),
     question="Does Lite PPO learn faster than GRPO and DAPO where the length of answers matters?",
