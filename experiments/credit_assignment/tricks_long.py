@@ -6,7 +6,7 @@ or fewer an answer earns nothing. So wrong answers are longer, and right ones to
 batch is used for two epochs. Two banks have the same questions and differ in the script that a policy first imitates:
 
   ...       any answer: a question is answered right with a probability of 0.07 to 0.53
-  easy/...  the best answer, and with probability 0.08 any other one: 0.92 to 0.97
+  easy/...  the best answer, and with probability 0.08 any other one: 0.92 to 0.97 if imitated perfectly
 
 An arm is an advantage and a mean of the clipped loss. The advantage is the reward minus its group's mean:
 
@@ -18,9 +18,8 @@ An arm is an advantage and a mean of the clipped loss. The advantage is the rewa
   token  over all tokens of the batch; lite/token is Lite PPO
   row    over the tokens of each answer, then over answers; grpo/row is GRPO as first published
 
-  mean success  mean over all updates; `success` is that of the end
+  mean success  mean over all updates; `success` is that of the end, `start` of the first update
   wrong longer  tokens of wrong answers less those of right ones, mean over all updates
-  silent        share of groups whose rewards are all equal
 
   python -m experiments tricks_long --seeds 20
 
@@ -41,14 +40,14 @@ from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
 from jaxmarl_llm.rl.masked import mean_of, mean_per_row, sum_per_row
 from jaxmarl_llm.rl.statistics import first_informative
-from jaxmarl_llm.studies.curves import mean_over_updates
+from jaxmarl_llm.studies.curves import at_first, mean_over_updates
 from jaxmarl_llm.studies.study import AtLeast, Higher, Paper, Study
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training.recipe import Hparams, Recipe, component_returns
 from jaxmarl_llm.training.records import Advantages, Experience
 
 LONGEST, GROUPS, LETTERS = 16, 10, 20
-MEAN, LONGER = "mean success", "wrong longer"
+MEAN, LONGER, START = "mean success", "wrong longer", "start"
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
@@ -110,6 +109,7 @@ ARMS = {
     "dr_grpo": GRPO.with_choice(scale="none", mean="constant"),
     "dapo": DAPO,
 }
+EASY = {"warm_start": (("start",),), "warm_start_updates": 500}
 LENGTHS = "If wrong answers were as long as right ones, a mean would weigh them alike. The level is ours."
 SECTION_5 = "Section 5, Figure 15: above GRPO and DAPO on base models; abstract: 'surpassing' both"
 EASY_DATA = "Section 4.1.2, Figure 6, easy data: a clear advantage of the batch's deviation; Takeaway 2"
@@ -117,14 +117,18 @@ STUDY = Study(
     paper=Paper("Tricks or Traps? (Liu et al.)", "https://arxiv.org/abs/2508.08221", 2025, checked="paper"),
     question="Does Lite PPO learn faster than GRPO and DAPO where the length of answers matters?",
     claim="The batch's deviation with the mean over tokens earns more than GRPO and than DAPO.",
-    arms=ARMS | {f"easy/{name}": replace(arm, warm_start=(("start",),)) for name, arm in ARMS.items()},
+    arms=ARMS | {f"easy/{name}": replace(arm, **EASY) for name, arm in ARMS.items()},
     method="lite/token",
-    metrics=(MEAN, "success", LONGER, "silent", "clipped/learner", "length/learner"),
+    metrics=(MEAN, "success", LONGER, START, "silent", "clipped/learner", "length/learner"),
     predictions=(
         Higher(MEAN, "lite/token", than="grpo/row", source="paper", where=SECTION_5),
         Higher(MEAN, "lite/token", than="dapo", source="paper", where=SECTION_5),
         Higher(MEAN, "easy/lite/token", than="easy/grpo/token", source="paper", where=EASY_DATA),
         AtLeast(LONGER, "grpo/row", 1.0, source="theory", where=LENGTHS, condition=True),
+        AtLeast(START, "easy/grpo/row", 0.85, source="theory", where="Nearly solved; our level.", condition=True),
     ),
-    derived={MEAN: partial(mean_over_updates, metric="success"), LONGER: partial(mean_over_updates, metric="longer")},
+    derived={
+        name: partial(mean_over_updates, metric=metric) for name, metric in ((MEAN, "success"), (LONGER, "longer"))
+    }
+    | {START: partial(at_first, metric="success")},
 )

@@ -79,4 +79,6 @@ def test_arms_differ_in_choices_groups_and_start():
     for name, arm in STUDY.arms.items():
         different = {"selection"} if arm.selection else set()
         different |= {"groups", "hparams"} if name.endswith("dapo") else set()
-        assert differences(GRPO, arm) == different | ({"warm_start"} if name.startswith("easy/") else set()), name
+        assert differences(GRPO, arm) == different | (
+            {"warm_start", "warm_start_updates"} if name.startswith("easy/") else set()
+        ), name
