@@ -15,8 +15,7 @@ An arm is an advantage and a mean of the clipped loss. The advantage is the rewa
   dr_grpo  over nothing; the loss is each answer's sum over a constant length of 16
   dapo     as grpo/token, with an upper clip of 0.28, on groups that are not uniform: the first 10 of 20
 
-  token  over all tokens of the batch; lite/token is Lite PPO
-  row    over the tokens of each answer, then over answers; grpo/row is GRPO as first published
+  token, row  over all tokens, or over each answer's and then over answers; Lite PPO is lite/token, GRPO grpo/row
 
   mean success  mean over all updates; `success` is that of the end, `start` of the first update
   wrong longer  tokens of wrong answers less those of right ones, mean over all updates
@@ -46,8 +45,7 @@ from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training.recipe import Hparams, Recipe, component_returns
 from jaxmarl_llm.training.records import Advantages, Experience
 
-LONGEST, GROUPS, LETTERS = 16, 10, 20
-MEAN, LONGER, START = "mean success", "wrong longer", "start"
+MEAN, LONGER, START, LONGEST, GROUPS, LETTERS = "mean success", "wrong longer", "start", 16, 10, 20
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
@@ -57,10 +55,9 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
     words = experience.episodes.action // LETTERS
     wrong, right = (mean_of(words, acted & x) for x in (reward == 0, reward > 0))
     longer = jnp.where((wrong.count > 0) & (right.count > 0), wrong.value - right.value, 0)
-    group_std, batch_std = (estimate(reward, acted, group, groups) for estimate in (advantages.grpo, advantages.lite))
-    none = advantages.grpo(reward, acted, group, groups, scale="none")
+    given, grpo, lite = (reward, acted, group, groups), advantages.grpo, advantages.lite
     return Advantages(
-        select(hparams, "scale", group=group_std, batch=batch_std, none=none),
+        select(hparams, "scale", group=grpo(*given), batch=lite(*given), none=grpo(*given, scale="none")),
         trained=select(hparams, "groups", all=acted, informative=kept),
         metrics={"silent": 1 - unlike.mean(), "longer": longer},
     )
@@ -70,8 +67,7 @@ def arm_loss(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
     """The clipped surrogate under the arm's mean. All three means are computed, so that arms share a program."""
     clip = partial(losses.ppo_clip, clip_low=hparams["clip_low"], clip_high=hparams["clip_high"])
     given = scores.logp, batch.behaviour_logp, batch.advantage, batch.mask
-    token, metrics = clip(*given, aggregate=mean_of)
-    row, _ = clip(*given, aggregate=mean_per_row)
+    (token, metrics), (row, _) = clip(*given, aggregate=mean_of), clip(*given, aggregate=mean_per_row)
     constant, _ = clip(*given, aggregate=partial(sum_per_row, length=LONGEST))
     return select(hparams, "mean", token=token, row=row, constant=constant), metrics
 
@@ -81,7 +77,7 @@ def letter_tokens(game: Any) -> SymbolTokenizer:
 
 
 QUIZ = Quiz(((0.1, 0.3, 0.5, 0.7, 1.0),), 15, LETTERS, LONGEST - 2, words=(8, 8, 5, 2, 2), slack=5)
-CHOICES = {"scale": ("group", "batch", "none"), "mean": ("row", "token", "constant"), "groups": ("all", "informative")}
+SCALES, MEANS, KEPT = ("group", "batch", "none"), ("row", "token", "constant"), ("all", "informative")
 GRPO = Recipe(
     Noisy(QUIZ, (Errs("start", "best", 0.92),)),
     seats=(("learner",),),
@@ -91,7 +87,7 @@ GRPO = Recipe(
     warm_start=(("random",),),
     warm_start_updates=150,
     hparams={"learning_rate": 2.5e-3, "entropy": 0.0},
-    choices=CHOICES,
+    choices={"scale": SCALES, "mean": MEANS, "groups": KEPT},
     budget=LONGEST,
     epochs=2,
     updates=60,
