@@ -5,8 +5,8 @@ Partner i invests a_i between 0.01 and 100, is paid p_i, and wants p_i + D_i p_j
   p_i = 100 - a_i + f(a_i) + alpha_i gamma sqrt(a_1 a_2)
 
 An equilibrium is a pair of best responses. The case is a joint venture of Samsung and Sony: alpha is 0.55 and 0.45, D
-0.64 and 0.86. A seed changes each by up to 15%, as in the release's trials. Investment is worth f(a) = a^0.75 with gamma
-0.5, or 20 log(1 + a) with gamma 0.65. `rise` is the mean investment divided by that of a baseline, less 1:
+0.64 and 0.86. A seed changes all four by up to 15%, as in the release's trials. Investment is worth f(a) = a^0.75 with
+gamma 0.5, or 20 log(1 + a) with gamma 0.65. `rise` is the mean investment divided by that of a baseline, less 1:
 
   power, log                           the baseline has D = 0: the rise by interdependence
   power/as_released, log/as_released   the baseline has D = 0 and gamma = 0, as in the release
@@ -107,7 +107,7 @@ ELASTIC = "If its cost falls by a small share, investment rises by 4 times that 
 STUDY = Study(
     paper=Paper("Strategic Coopetition (Pant & Yu)", "https://arxiv.org/abs/2510.18802", 2025, checked="release"),
     question="How much do two partners invest for each other's sake?",
-    claim="Interdependence raises investment: by 41% with logarithmic values, which fit the case, by 166% with a power.",
+    claim="Interdependence raises investment, by 41% with logarithmic values and by 166% with a power.",
     arms=arms("power", power, 0.5)
     | arms("log", log, 0.65)
     | {name: arms(name, slope, 0.5)[name] for name, slope in SCALED.items()},
@@ -119,6 +119,6 @@ STUDY = Study(
         AtLeast("rise", "power", 1.66, source="paper", where=ZERO),
         Lower("rise", "log/small", than="power", source="theory", where=ELASTIC.format("under 4 if a is above 1/3")),
         Higher("rise", "log/tiny", than="power", source="theory", where=ELASTIC.format("over 4 if a is below 1/3")),
-        Higher("rise", "log/synergy", than="log", source="pilot", where="PILOT"),
+        Higher("rise", "log/synergy", than="log", source="pilot", where="Seeds 100 to 119: 0.204 against 0.182."),
     ),
 )
