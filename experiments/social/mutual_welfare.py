@@ -32,8 +32,6 @@ the reward is tested. The release pays a table for entries that differ, right or
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 
@@ -95,7 +93,7 @@ NASH = Recipe(
     group_size=8,
     pretrained={"groups": GROUPS, "budget": 16},
 )
-ABSTRACT = 'abstract: "substantially improves reasoning efficiency, answer quality, and {} compared to baselines"'
+ABSTRACT = 'abstract: "substantially improves reasoning efficiency, answer quality, and mutual welfare" over baselines'
 CONFLICT = "The model gains from words and the user loses: without this no welfare has to be shared."
 STUDY = Study(
     paper=Paper("GTAlign (Zhu et al.)", "https://arxiv.org/abs/2510.08872", 2025, checked="release"),
@@ -105,19 +103,16 @@ STUDY = Study(
     method="nash",
     metrics=("welfare", "right", "words", "least"),
     predictions=(
-        *(
-            Higher("welfare", "nash", than=name, source="paper", where=ABSTRACT.format("mutual welfare"))
-            for name in ("model", "user", "sum")
-        ),
-        Higher("right", "nash", than="model", source="paper", where=ABSTRACT.format("mutual welfare")),
-        Lower("words", "nash", than="model", source="paper", where=ABSTRACT.format("mutual welfare")),
+        *(Higher("welfare", "nash", than=name, source="paper", where=ABSTRACT) for name in ("model", "user", "sum")),
+        Higher("right", "nash", than="model", source="paper", where=ABSTRACT),
+        Lower("words", "nash", than="model", source="paper", where=ABSTRACT),
         Higher("words", "model", than="user", source="theory", where=CONFLICT, condition=True),
         Higher(
             "least",
             "nash",
             than="sum",
             source="theory",
-            where="The sum is highest at an end of the words, where one party has 0.4 or 0.5; the geometric mean inside.",
+            where="The sum is highest where one party has 0.4 or 0.5, the geometric mean between.",
         ),
     ),
 )
