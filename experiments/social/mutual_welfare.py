@@ -1,7 +1,7 @@
 """Does a reward of mutual welfare serve user and model better than either's own? GTAlign's reward on sums.
 
-A policy says a sum mod 5 with 0 to 4 extra words; a note says whether the user is in a hurry. Both parties
-value the same reply. With x = extra words / 4, and right = 1 or 0:
+A policy says a sum mod 5 with 0 to 4 extra words; a note says whether the user is in a hurry. Both parties value the
+same reply. With x = extra words / 4, and right = 1 or 0:
 
   user   right (1 - c x), with c = 0.5 without hurry, 0.9 in a hurry
   model  0.4 right + 0.7 x
@@ -14,7 +14,7 @@ So the model gains from words and the user loses. The policy starts 40% right, w
   minimum  the lesser of both
   nash     GTAlign's reward, the geometric mean of both
 
-The sum is highest with 4 words without hurry and with none in a hurry, the geometric mean with 2.9 and 1.1 words.
+For right replies the sum is highest with 4 words without hurry and none in a hurry, the geometric mean with 3 and 1.
 
 Metrics:
 
@@ -98,13 +98,16 @@ CONFLICT = "The model gains from words and the user loses: without this no welfa
 STUDY = Study(
     paper=Paper("GTAlign (Zhu et al.)", "https://arxiv.org/abs/2510.08872", 2025, checked="release"),
     question="Does a reward of mutual welfare serve user and model better than either's own?",
-    claim="The geometric mean brings more mutual welfare, more right replies and fewer words than the model's welfare.",
+    claim="The geometric mean brings more mutual welfare and more right replies than either party's welfare or the sum.",
     arms={name: NASH.with_choice(wants=name) for name in NASH.choices["wants"]},
     method="nash",
     metrics=("welfare", "right", "words", "least"),
     predictions=(
-        *(Higher("welfare", "nash", than=name, source="paper", where=ABSTRACT) for name in ("model", "user", "sum")),
-        Higher("right", "nash", than="model", source="paper", where=ABSTRACT),
+        *(
+            Higher(metric, "nash", than=name, source="paper", where=ABSTRACT)
+            for metric in ("welfare", "right")
+            for name in ("model", "user", "sum")
+        ),
         Lower("words", "nash", than="model", source="paper", where=ABSTRACT),
         Higher("words", "model", than="user", source="theory", where=CONFLICT, condition=True),
         Higher(
