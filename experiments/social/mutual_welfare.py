@@ -98,7 +98,7 @@ CONFLICT = "The model gains from words and the user loses: without this no welfa
 STUDY = Study(
     paper=Paper("GTAlign (Zhu et al.)", "https://arxiv.org/abs/2510.08872", 2025, checked="release"),
     question="Does a reward of mutual welfare serve user and model better than either's own?",
-    claim="The geometric mean brings more mutual welfare and more right replies than either party's welfare or the sum.",
+    claim="The geometric mean brings more mutual welfare and more right replies than one party's welfare or the sum.",
     arms={name: NASH.with_choice(wants=name) for name in NASH.choices["wants"]},
     method="nash",
     metrics=("welfare", "right", "words", "least"),
