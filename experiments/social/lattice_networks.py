@@ -116,9 +116,14 @@ STUDY = Study(
         ),
         *(
             Higher(
-                "cooperation", f"shared/{x}/{a}", than=f"shared/{x}/{b}", source="paper", where=COLLAPSE, condition=True
+                "cooperation",
+                f"shared/{x}/{LITTLE}",
+                than=f"shared/{x}/{MUCH}",
+                source="paper",
+                where=COLLAPSE,
+                condition=True,
             )
-            for x, a, b in product(DILEMMAS, (LITTLE,), (MUCH,))
+            for x in DILEMMAS
         ),
         Lower("cooperation", f"groups/dr0.1/{LITTLE}", than=f"shared/dr0.1/{LITTLE}", source="pilot", where=LOCKED),
     ),
