@@ -28,7 +28,7 @@ def lines_of(games: Sequence[Mapping[str, Any]]) -> bytes:
 def read(file: Path) -> list[dict[str, Any]]:
     """The games of a JSONL file. Raises ValueError for a damaged one, and for lines that are no records of games."""
     try:
-        games = [json.loads(line) for line in file.read_bytes().splitlines()]  # of bytes: U+2028 ends no line
+        games = [json.loads(line) for line in file.read_bytes().splitlines()]  # U+2028 ends no line of bytes
     except (ValueError, RecursionError):
         raise ValueError(f"{file} is damaged: remove it, or let the run end, which writes its games anew.") from None
     if not all(isinstance(game, dict) and {"arm", "seed", "update", "seats"} <= game.keys() for game in games):
