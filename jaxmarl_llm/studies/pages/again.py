@@ -136,8 +136,9 @@ def page(files: Iterable[Path], results_at: str) -> str:
     """The page in Markdown. `results_at` is the address of the folder of all results."""
     read = {file: load(file) for file in sorted(files) if history.read(file.parent)}
     every, lines = changes(read), sorting(read)
-    frozen = sum("frozen" in results for results in read.values())
-    waits = any("frozen" not in results and not read_about(file.parent).get("unfit") for file, results in read.items())
+    judged = {file: results for file, results in read.items() if results["predictions"]}
+    frozen = sum("frozen" in results for results in judged.values())
+    waits = any("frozen" not in results and not read_about(file.parent).get("unfit") for file, results in judged.items())
     rest = " so far" if waits else "; the others are of settings that cannot show what their papers claim"
     new = ", ".join(f"{lines.new[source]} {source}" for source in SOURCES)
     total = lines.kept + lines.checks + lines.restated
@@ -150,7 +151,7 @@ def page(files: Iterable[Path], results_at: str) -> str:
         "## The same tables under today's rule",
         _table(every, RULE),
         "## New seeds",
-        f"{frozen} of {len(read)} tables have run on new seeds{rest}. Both columns are judged by today's rule. A "
+        f"{frozen} of {len(judged)} tables have run on new seeds{rest}. Both columns are judged by today's rule. A "
         "study that was frozen twice counts with its latest table; the other one is on its page.",
         _table(every, SEEDS),
         f"Of the comparisons that had held on the old seeds, these hold on new ones: {', '.join(shares)}.",
