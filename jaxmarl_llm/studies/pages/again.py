@@ -138,7 +138,9 @@ def page(files: Iterable[Path], results_at: str) -> str:
     every, lines = changes(read), sorting(read)
     judged = {file: results for file, results in read.items() if results["predictions"]}
     frozen = sum("frozen" in results for results in judged.values())
-    waits = any("frozen" not in results and not read_about(file.parent).get("unfit") for file, results in judged.items())
+    waits = any(
+        "frozen" not in results and not read_about(file.parent).get("unfit") for file, results in judged.items()
+    )
     rest = " so far" if waits else "; the others are of settings that cannot show what their papers claim"
     new = ", ".join(f"{lines.new[source]} {source}" for source in SOURCES)
     total = lines.kept + lines.checks + lines.restated
