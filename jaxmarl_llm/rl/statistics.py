@@ -8,6 +8,7 @@ from typing import Literal
 
 import jax.numpy as jnp
 from jax import Array
+from jax.ops import segment_max, segment_min
 
 from jaxmarl_llm.rl.masked import keep, mean_of, segment_count, segment_mean, segment_unit, segment_variance
 from jaxmarl_llm.rl.returns import Number, credit_to_acts, episode_return, return_to_go
@@ -196,6 +197,22 @@ def duration_weights(duration: Array, where: Array) -> Array:
     check_shapes("where duration [...]", where, duration)
     mean = mean_of(duration, where).value
     return keep(duration, where) / jnp.where(mean > 0, mean, 1)
+
+
+def first_informative(reward: Array, acted: Array, group: Array, num_groups: int, *, kept: int) -> Array:
+    """bool [B,T,A]: the acts of the first ``kept`` groups whose episodes earn unlike sums; fewer if fewer are unlike.
+
+    A group of equal sums has no advantage within itself. The dynamic sampling of DAPO plays further groups until enough
+    are unlike; here a batch has more groups than are trained on. Seats of an episode count apart.
+
+    Yu et al., DAPO: An Open-Source LLM Reinforcement Learning System at Scale (2025), https://arxiv.org/abs/2503.14476
+    """
+    check_shapes("acted reward [B,T,A] group [B]", acted, reward, group)
+    total, where = accumulate(reward, acted, "episode")[:, 0], acted.any(1)
+    high = segment_max(jnp.where(where, total, -jnp.inf).max(1), group, num_groups)
+    low = segment_min(jnp.where(where, total, jnp.inf).min(1), group, num_groups)
+    unlike = high > low  # false for a group without acts: the extremes of nothing are -inf and inf
+    return acted & (unlike & (jnp.cumsum(unlike) <= kept))[group][:, None, None]
 
 
 def check_option(name: str, given: str, possible: tuple[str, ...]) -> None:

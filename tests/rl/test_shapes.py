@@ -28,7 +28,7 @@ REST |= {
     "members": 2,
     "num_games": 2,
 }
-REST |= {"on": 1, "delta": 0.0, "rate": 0.1, "decay": 0.9, "step_weight": 1.0}
+REST |= {"on": 1, "kept": 2, "delta": 0.0, "rate": 0.1, "decay": 0.9, "step_weight": 1.0}
 REST |= {"state": advantages.init_role_baseline(2), "buffer": multipliers.pareto_buffer(4, 3)}
 ARRAYS = {"weights": (7,), "reward": (5, 3), "total": (5,)}  # they have sentences of their own
 FUNCTIONS = [
@@ -55,6 +55,7 @@ FUNCTIONS = [
     (statistics.accumulate, "acted reward [B,T,...]"),
     (statistics.act_weights, "acted [B,T,A]"),
     (statistics.duration_weights, "where duration [...]"),
+    (statistics.first_informative, "acted reward [B,T,A] group [B]"),
     (statistics.advantage_metrics, "acted advantage [B,T,A] group [B]"),
     (statistics.mismatch, "where scored sampled [...]"),
     (statistics.mutual_information, "joint [X,Y]"),

@@ -211,3 +211,23 @@ def test_duration_weights_have_mean_one_and_the_ratios_of_the_durations():
     found = statistics.duration_weights(jnp.array([1.0, 2.0, 9.0, jnp.nan]), where)
     np.testing.assert_allclose(found, [0.25, 0.5, 2.25, 0], rtol=1e-6)
     np.testing.assert_array_equal(statistics.duration_weights(jnp.zeros(4), where), 0)
+
+
+def test_first_informative_groups_against_a_loop():
+    """Two seats, of which some never act; the sums of episodes that acted decide."""
+    rng = np.random.default_rng(3)
+    group, seen = np.arange(12).repeat(3), set()
+    for kept in (1, 3, 12):
+        reward = rng.integers(0, 2, (36, 2, 2)) * rng.integers(0, 2, (12, 1, 1)).repeat(3, 0) * 1.0
+        acted = rng.random((36, 2, 2)) < 0.6
+        acted[:3] = False
+        reward *= acted
+        expected, left = np.zeros_like(acted), kept
+        for g in range(12):
+            sums = {reward[b, :, a].sum() for b in np.flatnonzero(group == g) for a in range(2) if acted[b, :, a].any()}
+            if len(sums) > 1 and left > 0:
+                expected[group == g], left = acted[group == g], left - 1
+        found = jax.jit(functools.partial(statistics.first_informative, num_groups=12, kept=kept))(reward, acted, group)
+        np.testing.assert_array_equal(found, expected)
+        seen.add(left)
+    assert 0 in seen and max(seen) > 0
