@@ -57,12 +57,17 @@ def first_generation(key: jax.Array) -> dict[str, jax.Array]:
     return {"hidden": hidden, "out": jax.random.normal(keys[1], (AGENTS, HIDDEN + 1, len(SHARES) + 1))}
 
 
-def acts(net: dict, trace: jax.Array, key: jax.Array, steps: int, fine: jax.Array) -> jax.Array:
-    """A donor's action, int: the index of a share, or FINES."""
+def logits_of(net: dict, trace: jax.Array, steps: int, fine: jax.Array) -> jax.Array:
+    """Logits [shares and FINES] of a donor that sees `steps` of a trace, -inf for a fine that is not allowed."""
     seen = jnp.where(jnp.arange(STEPS) < steps, trace, UNKNOWN)
     hidden = jnp.tanh(jax.nn.one_hot(seen, UNKNOWN + 1).ravel() @ net["hidden"])
     logits = jnp.append(hidden, 1.0) @ net["out"]
-    return jax.random.categorical(key, jnp.where(jnp.arange(FINES + 1) < FINES + fine, logits, -jnp.inf))
+    return jnp.where(jnp.arange(FINES + 1) < FINES + fine, logits, -jnp.inf)
+
+
+def acts(net: dict, trace: jax.Array, key: jax.Array, steps: int, fine: jax.Array) -> jax.Array:
+    """A donor's action, int: the index of a share, or FINES."""
+    return jax.random.categorical(key, logits_of(net, trace, steps, fine))
 
 
 def game(nets: dict, pairs: jax.Array, key: jax.Array, steps: int, fine: jax.Array) -> tuple[jax.Array, jax.Array]:
