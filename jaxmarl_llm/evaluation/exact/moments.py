@@ -57,15 +57,15 @@ def moments(
     size = wrong * jnp.sqrt((known.gradient * known.advantage).sum() / known.reach.sum())
     off = keep(size * jax.random.normal(key, known.value.shape)[inputs["observation"]], acted)
     length = jnp.linalg.norm(known.gradient)
-    found = {}
+    metrics = {}
     for name in variants(estimators):
         values = {critic: inputs[critic] + off * name.endswith(WRONG) for critic in CRITICS}
         advantage = apply(estimators[name.removesuffix(WRONG)], inputs | values)
-        each = keep(advantage, acted) * (said - policy[at])  # by act; a game comes to an information set once
-        mean = jnp.zeros(policy.shape).at[at].add(chance[:, None, None] * each)
-        square = (chance * (each**2).sum((1, 2))).sum()
-        found[name] = {
+        by_act = keep(advantage, acted) * (said - policy[at])  # a game comes to an information set once
+        mean = jnp.zeros(policy.shape).at[at].add(chance[:, None, None] * by_act)
+        square = (chance * (by_act**2).sum((1, 2))).sum()
+        metrics[name] = {
             "bias": jnp.linalg.norm(mean - known.gradient) / length,
             "noise": jnp.sqrt(jnp.maximum(square - (mean**2).sum(), 0)) / length,
         }
-    return found
+    return metrics
