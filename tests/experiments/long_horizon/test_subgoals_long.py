@@ -1,4 +1,4 @@
-"""Credit as in the study `subgoals`, without credit for keep and switch in one arm; what the exact arms say."""
+"""Credit and the table as in the study `subgoals`; what is measured; the exact arms."""
 
 from types import SimpleNamespace
 
@@ -9,7 +9,6 @@ import pytest
 
 from experiments.long_horizon import subgoals
 from experiments.long_horizon.subgoals_long import LONG, STUDY, estimate_advantages, measure, one_sidedness
-from jaxmarl_llm.environments.around.subgoals import by_level
 from jaxmarl_llm.rl.value_table import ValueTable
 from tests.experiments.long_horizon.test_subgoals import a_table, batch, experience_of
 
@@ -21,8 +20,7 @@ def both(arrays, credits, state):
         numbers = {"credit": credit, "critic": "table"}
         here, there = (f(experience_of(*arrays), numbers, state) for f in (estimate_advantages, credits))
         found[credit] = here.advantage, there.advantage, here.state, there.state
-    without = estimate_advantages(experience_of(*arrays), {"credit": "no_term"}, state)
-    return found, without.advantage
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -32,17 +30,10 @@ def found():
 
 
 def test_credit_is_that_of_short_games(found):
-    for here, there, state, other in found[0].values():
+    for here, there, state, other in found.values():
         np.testing.assert_allclose(here, there, atol=1e-5)
         jax.tree.map(np.testing.assert_array_equal, state, other)
-    assert not np.allclose(found[0]["hae"][0], found[0]["flat"][0], atol=0.1)
-
-
-def test_without_a_term_head_keep_and_switch_have_no_credit(found):
-    whole, without = by_level(found[0]["hae"][0]), by_level(found[1])
-    assert np.abs(whole[0]).max() > 0.1 and not np.any(without[0])
-    for level in (1, 2):
-        np.testing.assert_array_equal(without[level], whole[level])
+    assert not np.allclose(found["hae"][0], found["flat"][0], atol=0.1)
 
 
 def test_turns_and_one_sidedness():
@@ -53,7 +44,7 @@ def test_turns_and_one_sidedness():
     np.testing.assert_allclose(one_sidedness(curves), [0, 0.8, 1])
     assert np.isnan(STUDY.derived["one-sided"]({"bias": np.zeros((3, 1))})).all()
     shape = LONG.init_state(SimpleNamespace(), jax.random.key(0)).count.shape
-    assert shape == (48, 2 * LONG.game.game.situations)
+    assert shape == (36, 2 * LONG.game.game.situations)
 
 
 @pytest.mark.long
