@@ -40,8 +40,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.long_horizon import subgoals
-from experiments.long_horizon.subgoals import HAE, LAM, OVER_ALL, RISE, SITUATION, TAUGHT
+from experiments.long_horizon.subgoals import HAE, LAM, OVER_ALL, REMEMBERS, RISE, SITUATION, TAUGHT
 from jaxmarl_llm.environments.around.subgoals import DECISIONS, SWITCH, Subgoals, by_level, together
 from jaxmarl_llm.environments.solo.rooms import Rooms
 from jaxmarl_llm.evaluation.exact.estimators import variants
@@ -87,7 +86,7 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: value_t
     levels = [whiten(x, where) for x, where in zip(hae, by_level(choice), strict=True)]
     by_word = flat(paid, value, choice, lam=LAM), advantages.rloo(paid, *experience.acts)
     credit = dict(zip(("flat", "group"), (whiten(x, choice) for x in by_word), strict=True))
-    after = state.add(situation, to_go, choice, subgoals.REMEMBERS)
+    after = state.add(situation, to_go, choice, REMEMBERS)
     return Advantages(select(hparams, "credit", hae=together(*levels), **credit), state=after)
 
 
@@ -97,7 +96,7 @@ def table(parts: Any, key: jax.Array) -> value_table.ValueTable:
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:
     turns = by_level(episodes.acted)[2].sum((1, 2))
-    return subgoals.measure(episodes) | {"turns": mean_of_kept(episodes, turns)}
+    return HAE.measure(episodes) | {"turns": mean_of_kept(episodes, turns)}
 
 
 @cache
