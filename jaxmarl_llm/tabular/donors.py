@@ -2,7 +2,7 @@
 
 A donor gives 0, 1/4, 1/2, 3/4 or all of its resources, and the recipient receives twice the gift. A donor sees a trace
 of up to three steps. The first step is its recipient's last gift, and the next one is the last gift that the receiver
-of this gift had made before. Where fines are allowed, a donor may pay a tenth of its resources to take a fifth of the
+of this gift had made before. If fines are allowed, a donor may pay a tenth of its resources to take a fifth of the
 recipient's; the trace then has a gift of 0. An agent is a network with one hidden layer, from the trace to an act.
 
 Vallinder & Hughes, Cultural Evolution of Cooperation among LLM Agents (2024), https://arxiv.org/abs/2412.10270
