@@ -126,7 +126,7 @@ PRIORS = ("reciprocal", "generous", "selfish")
 KINDS = {"trace_3": {"steps": 3.0, "fine": 0.0}, "trace_0": {"steps": 0.0, "fine": 0.0}}
 KINDS |= {"fine": {"steps": 3.0, "fine": 1.0}}
 ARMS: dict[str, dict[str, float | str]] = {
-    f"{prior}/{kind}": {"prior": prior, "noise": 0.1, "error": 0.1, **numbers}
+    f"{prior}/{kind}": {"prior": prior, "noise": 0.2, "error": 0.1, **numbers}
     for prior in PRIORS
     for kind, numbers in KINDS.items()
     if (prior, kind) != ("generous", "fine")
@@ -154,7 +154,7 @@ STUDY = Study(
         Higher("doublings", "reciprocal/trace_3", than="selfish/trace_3", source="paper", where=MODELS),
         Higher("doublings", "reciprocal/fine", than="reciprocal/trace_3", source="paper", where=FINED),
         NotHigher("doublings", "selfish/fine", than="selfish/trace_3", by=0.5, source="paper", where=OTHERS),
-        AtLeast("reads at first", "reciprocal/trace_3", 0.5, source="theory", where=READS, condition=True),
+        AtLeast("reads at first", "reciprocal/trace_3", 0.4, source="theory", where=READS, condition=True),
         AtMost("given", "generous/trace_0", 0.25, source="theory", where=UNSEEN, condition=True),
         Higher("doublings", "reciprocal/trace_3", than="reciprocal/trace_0", source="theory", where=RULE),
         Higher("doublings", "reciprocal/trace_3", than="generous/trace_3", source="theory", where=RULE),
