@@ -48,18 +48,8 @@ from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.studies.computed import side_by_side
 from jaxmarl_llm.studies.curves import at_first
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, NotHigher, Paper, Study
-from jaxmarl_llm.tabular.donors import (
-    AGENTS,
-    FINES,
-    SHARES,
-    START,
-    STEPS,
-    UNKNOWN,
-    logits_of,
-    meetings,
-    play_game,
-    random_networks,
-)
+from jaxmarl_llm.tabular import donors
+from jaxmarl_llm.tabular.donors import AGENTS, FINES, SHARES, START, STEPS, UNKNOWN
 
 TRACES = np.array([*product(range(UNKNOWN + 1), repeat=STEPS)])  # [216, steps], the newest gift first
 ALL = len(SHARES) - 1
@@ -76,7 +66,7 @@ def images(traces: np.ndarray) -> np.ndarray:
 
 def logits(nets: dict, steps: Any, fine: Any) -> jax.Array:
     """Logits of all networks for all traces, [agents, traces, shares and FINES]."""
-    of_net = jax.vmap(logits_of, (None, 0, None, None))
+    of_net = jax.vmap(donors.logits_of, (None, 0, None, None))
     return jax.vmap(of_net, (0, None, None, None))(nets, jnp.asarray(TRACES), steps, fine)
 
 
@@ -108,13 +98,13 @@ def history(key: jax.Array, hparams: Mapping[str, Any]) -> dict:
     steps, fine, image = hparams["steps"], hparams["fine"], images(TRACES)
     reciprocal = jnp.where((image == 0) & (fine > 0), FINES, image)
     act = select(hparams, "prior", reciprocal=reciprocal, generous=np.full_like(image, ALL), selfish=0 * image)
-    first = imitate(random_networks(start_key), act, hparams["error"])
-    pairs = jnp.asarray(meetings())
+    first = imitate(donors.random_networks(start_key), act, hparams["error"])
+    pairs = jnp.asarray(donors.meetings())
     games = jnp.stack([pairs, pairs[:, :, ::-1]])
 
     def generation(nets: dict, key: jax.Array) -> tuple[dict, dict]:
         *keys, survival = jax.random.split(key, 3)
-        owned, given = jax.vmap(play_game, (None, 0, 0, None, None))(nets, games, jnp.stack(keys), steps, fine)
+        owned, given = jax.vmap(donors.play_game, (None, 0, 0, None, None))(nets, games, jnp.stack(keys), steps, fine)
         new, _ = next_generation(nets, owned.sum(0), survival, survivors=AGENTS // 2, noise=hparams["noise"])
         curves = {"wealth": owned.mean(), "given": given.mean(), "reads": reads(nets, steps, fine)}
         return new, curves | {"doublings": jnp.log2(owned.mean() / START)}
