@@ -31,77 +31,30 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxmarl_llm.methods.generations import next_generation
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import Higher, Paper, Study
+from jaxmarl_llm.tabular import donors
 
-AGENTS, START, GENERATIONS, HIDDEN = 12, 10.0, 200, 8
-SHARES = jnp.array([0.0, 0.25, 0.5, 0.75, 1.0])
-UNKNOWN, FINES, STEPS = 5, 5, 3  # indices beside the shares: an unknown share; a fine instead of a gift
-
-
-def meetings() -> np.ndarray:
-    """int [12 rounds, 6 pairs, (donor, recipient)]: A_i meets B_(i + round), roles alternate; then all are reversed."""
-    half = AGENTS // 2
-    pairs = np.array([[(i, half + (i + r) % half) for i in range(half)] for r in range(half)])
-    pairs[1::2] = pairs[1::2, :, ::-1]
-    return np.concatenate([pairs, pairs[:, :, ::-1]])
-
-
-def first_generation(key: jax.Array) -> dict[str, jax.Array]:
-    """Weights of twelve random networks."""
-    keys, inputs = jax.random.split(key), STEPS * (UNKNOWN + 1)
-    hidden = jax.random.normal(keys[0], (AGENTS, inputs, HIDDEN))
-    return {"hidden": hidden, "out": jax.random.normal(keys[1], (AGENTS, HIDDEN + 1, len(SHARES) + 1))}
-
-
-def acts(net: dict, trace: jax.Array, key: jax.Array, steps: int, fine: jax.Array) -> jax.Array:
-    """A donor's action, int: the index of a share, or FINES."""
-    seen = jnp.where(jnp.arange(STEPS) < steps, trace, UNKNOWN)
-    hidden = jnp.tanh(jax.nn.one_hot(seen, UNKNOWN + 1).ravel() @ net["hidden"])
-    logits = jnp.append(hidden, 1.0) @ net["out"]
-    return jax.random.categorical(key, jnp.where(jnp.arange(FINES + 1) < FINES + fine, logits, -jnp.inf))
-
-
-def game(nets: dict, pairs: jax.Array, key: jax.Array, steps: int, fine: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(resources [12], mean share given) after twelve rounds."""
-
-    def round_(state: tuple, at: tuple) -> tuple[tuple, jax.Array]:
-        (owned, traces), (pair, key) = state, at
-        donor, recipient = pair.T
-        chosen = jax.vmap(partial(acts, steps=steps, fine=fine))(
-            jax.tree.map(lambda x: x[donor], nets), traces[recipient], jax.random.split(key, len(pair))
-        )
-        fined = chosen == FINES
-        gift = jnp.where(fined, 0, SHARES[jnp.minimum(chosen, FINES - 1)]) * owned[donor]
-        cost, taken = jnp.where(fined, 0.1 * owned[donor], gift), jnp.where(fined, -0.2 * owned[recipient], 2 * gift)
-        owned = owned.at[donor].add(-cost).at[recipient].add(taken)
-        last = jnp.where(fined, 0, chosen)  # a fine is no gift
-        traces = traces.at[donor].set(jnp.concatenate([last[:, None], traces[recipient, :-1]], 1))
-        return (owned, traces), jnp.where(fined, 0, SHARES[jnp.minimum(chosen, FINES - 1)]).mean()
-
-    start = jnp.full(AGENTS, START), jnp.full((AGENTS, STEPS), UNKNOWN)
-    (owned, _), given = jax.lax.scan(round_, start, (pairs, jax.random.split(key, len(pairs))))
-    return owned, given.mean()
+GENERATIONS = 200
 
 
 def history(key: jax.Array, hparams: Mapping[str, Any], *, steps: int = 3, selection: Any = "top") -> dict:
     """Curves over the generations, {metric: [generations]}."""
     start_key, key = jax.random.split(key)
-    first = jnp.asarray(meetings())
+    first = jnp.asarray(donors.meetings())
 
     def generation(nets: dict, key: jax.Array) -> tuple[dict, dict]:
         first_key, second_key, select = jax.random.split(key, 3)
-        owned, given = jax.vmap(game, (None, 0, 0, None, None))(
+        owned, given = jax.vmap(donors.play_game, (None, 0, 0, None, None))(
             nets, jnp.stack([first, first[:, :, ::-1]]), jnp.stack([first_key, second_key]), steps, hparams["fine"]
         )
-        how: dict = {"survivors": AGENTS // 2, "noise": hparams["noise"], "selection": selection}
+        how: dict = {"survivors": donors.AGENTS // 2, "noise": hparams["noise"], "selection": selection}
         new, _ = next_generation(nets, owned.sum(0), select, **how)
         return new, {"wealth": owned.mean(), "given": given.mean()}
 
-    _, curves = jax.lax.scan(generation, first_generation(start_key), jax.random.split(key, GENERATIONS))
+    _, curves = jax.lax.scan(generation, donors.random_networks(start_key), jax.random.split(key, GENERATIONS))
     return curves
 
 

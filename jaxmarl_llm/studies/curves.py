@@ -32,8 +32,9 @@ def share_of_falls(curves: Mapping[str, np.ndarray], *, metric: str) -> np.ndarr
 
 
 def mean_over_updates(curves: Mapping[str, np.ndarray], *, metric: str) -> np.ndarray:
-    """The mean of a metric over all updates: the area under its curve, which rewards an early rise."""
-    return curves[metric].mean(1)
+    """The mean of a metric over all updates: the area under its curve, which rewards an early rise. NaN for an arm
+    that does not measure it."""
+    return _curve(curves, metric).mean(1)
 
 
 def mean_while(curves: Mapping[str, np.ndarray], *, metric: str, low: str, bound: float = 0.5) -> np.ndarray:
@@ -62,13 +63,14 @@ def last_share(curves: Mapping[str, np.ndarray], *, metric: str) -> np.ndarray:
 
 def last_mean(curves: Mapping[str, np.ndarray], *, metric: str) -> np.ndarray:
     """The mean of a metric over the last tenth of the updates; NaN for an arm that does not measure it."""
-    curve = curves.get(metric, np.full_like(next(iter(curves.values())), np.nan))
+    curve = _curve(curves, metric)
     return curve[:, -max(1, curve.shape[1] // 10) :].mean(1)
 
 
 def rise_since(curves: Mapping[str, np.ndarray], *, metric: str, first: int) -> np.ndarray:
-    """The mean of a metric over the last tenth of the updates, minus its mean over the first `first` updates."""
-    return last_mean(curves, metric=metric) - curves[metric][:, :first].mean(1)
+    """The mean of a metric over the last tenth of the updates, minus its mean over the first `first` updates; NaN for
+    an arm that does not measure it."""
+    return last_mean(curves, metric=metric) - _curve(curves, metric)[:, :first].mean(1)
 
 
 def share_left(curves: Mapping[str, np.ndarray], *, metric: str) -> np.ndarray:
@@ -79,7 +81,7 @@ def share_left(curves: Mapping[str, np.ndarray], *, metric: str) -> np.ndarray:
 
 def at_first(curves: Mapping[str, np.ndarray], *, metric: str) -> np.ndarray:
     """The value of a metric in the first update; NaN for an arm that does not measure it."""
-    return curves.get(metric, np.full_like(next(iter(curves.values())), np.nan))[:, 0]
+    return _curve(curves, metric)[:, 0]
 
 
 def largest_rise(curves: Mapping[str, np.ndarray], *, metric: str) -> np.ndarray:
@@ -108,3 +110,8 @@ def when_reached(
 def last_over_first(curves: Mapping[str, np.ndarray], *, metric: str) -> np.ndarray:
     """The mean of a metric over the last tenth of the updates, divided by its value in the first update."""
     return last_mean(curves, metric=metric) / at_first(curves, metric=metric)
+
+
+def _curve(curves: Mapping[str, np.ndarray], metric: str) -> np.ndarray:
+    """The curve of a metric [seeds, updates]; NaN for an arm that does not measure it."""
+    return curves.get(metric, np.full_like(next(iter(curves.values())), np.nan))

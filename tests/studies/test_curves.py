@@ -65,6 +65,7 @@ def test_a_mean_of_a_metric_that_only_some_arms_measure():
 def test_the_first_update_of_a_metric_that_only_some_arms_measure():
     curves = {"x": np.arange(40.0).reshape(2, 20)}
     assert rise_since(curves, metric="x", first=3).tolist() == [17.5, 17.5]
+    assert np.isnan([rise_since(curves, metric="y", first=3), mean_over_updates(curves, metric="y")]).all()
     np.testing.assert_allclose(share_left(curves, metric="x"), [18.5 / 0.5, 38.5 / 20.5])
     assert at_first(curves, metric="x").tolist() == [0, 20] and np.isnan(at_first(curves, metric="y")).all()
 

@@ -5,23 +5,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.social import generations as study
+from jaxmarl_llm.tabular import donors
 
 
 def test_everyone_meets_the_other_half_twice_and_nobody_else():
-    met = study.meetings().reshape(-1, 2)
+    met = donors.meetings().reshape(-1, 2)
     assert len(met) == 72 and len({tuple(pair) for pair in met.tolist()}) == 72  # once in each role
     assert all((a < 6) != (b < 6) for a, b in met.tolist())
-    assert all(sorted(pairs.ravel().tolist()) == list(range(12)) for pairs in study.meetings())
+    assert all(sorted(pairs.ravel().tolist()) == list(range(12)) for pairs in donors.meetings())
 
 
 @pytest.mark.parametrize(("steps", "fine"), [(3, 0.0), (1, 1.0)])
 def test_a_game_against_a_loop(steps, fine):
     """Nets that are all but certain of what they do, so that both draw the same."""
-    nets = study.first_generation(jax.random.key(4))
+    nets = donors.random_networks(jax.random.key(4))
     nets = {**nets, "out": 1000 * nets["out"]}
-    pairs = study.meetings()
-    owned, given = jax.jit(study.game, static_argnums=3)(nets, jnp.asarray(pairs), jax.random.key(5), steps, fine)
+    pairs = donors.meetings()
+    owned, given = jax.jit(donors.play_game, static_argnums=3)(nets, jnp.asarray(pairs), jax.random.key(5), steps, fine)
     wealth, trace, shares = [10.0] * 12, [[5, 5, 5] for _ in range(12)], []
     hidden, out = (np.asarray(nets[name], np.float64) for name in ("hidden", "out"))
     for meeting in pairs.tolist():
