@@ -106,6 +106,8 @@ FEW_USERS = {
     "evaluation.search",
     "rl.rewards.rubrics",
     "rl.rewards.welfare",
+    "rl.segments",
+    "rl.value_table",
     "rollout.joint_actions",
 }
 
