@@ -46,7 +46,7 @@ from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.statistics import estimate, group_index, key_of
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import fall_from_peak, mean_over_updates
-from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
+from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study  # noqa: F401
 from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience

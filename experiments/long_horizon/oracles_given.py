@@ -44,7 +44,6 @@ from jaxmarl_llm.studies.study import AtMost, Higher, Paper, Study
 from jaxmarl_llm.training.left_out import are_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Arranged
-from jaxmarl_llm.training.step import only_play
 
 TOLD, UNTOLD, GAIN = "solved told", "solved untold", "gain"
 ORACLES = {"rooms": ("plan", "subgoal", "state"), "maze": ("plan", "state")}
@@ -81,11 +80,10 @@ def agent(recipe: Recipe, oracles: tuple[str, ...]) -> Recipe:
 
 
 def judged(trained: Recipe, oracles: tuple[str, ...]) -> Recipe:
-    """The trained policy, in games of the same kind."""
+    """The trained policy, which does not learn any more."""
     return replace(
-        trained,
+        trained.with_hparams(learning_rate=0.0),
         warm_start=trained,
-        step=only_play,
         arrange=partial(judge, oracles=oracles),
         choices={"told": ("none", *oracles)},
         updates=10,

@@ -1,4 +1,4 @@
-"""The checklist of a farm: how often it is misread, what the judge follows, and the credit of each arm, against loops."""
+"""A farm's checklist: how often it is misread, what the judge follows, and each arm's credit, against loops."""
 
 import dataclasses
 
