@@ -11,7 +11,6 @@ item is met, wrongly with chance 0.3 at every reading. If it reads yes, the item
   imitated  the policy before training, which imitates a farmer who errs in 40% of the turns
 
 Metrics:
-
   completed       share of games that stop with all works done
   fall            peak of completed less its end, each over a tenth of the updates
   updates to 60%  updates until completed, over ten updates, is 0.6
