@@ -79,7 +79,7 @@ def agent(recipe: Recipe, oracles: tuple[Tells, ...]) -> Recipe:
     return replace(recipe, game=game, arrange=arrange, measure=measure, updates=300, groups=TAUGHT, pretrained={})
 
 
-def judged(trained: Recipe, oracles: tuple[Tells, ...]) -> Recipe:
+def examine(trained: Recipe, oracles: tuple[Tells, ...]) -> Recipe:
     """The trained policy, which does not learn any more."""
     return replace(
         trained.with_hparams(learning_rate=0.0),
@@ -92,7 +92,7 @@ def judged(trained: Recipe, oracles: tuple[Tells, ...]) -> Recipe:
     )
 
 
-JUDGES = {name: judged(agent(game, ORACLES[name]), ORACLES[name]) for name, game in (("rooms", ROOMS), ("maze", MAZE))}
+JUDGES = {name: examine(agent(game, ORACLES[name]), ORACLES[name]) for name, game in (("rooms", ROOMS), ("maze", MAZE))}
 PLANNING = "abstract: some interventions, as planning, consistently improve performance across settings"
 MEMORY = "A plan without the answer: told the next thing, a policy need not remember the quest from the rules."
 ALL = "Ours: who solves all lacks nothing."

@@ -83,9 +83,9 @@ class Oracle(Around):
         return self._tell(state, self.game.view(state))  # type: ignore[attr-defined]
 
     def _tell(self, state: Any, view: View) -> View:
-        return view.replace(phrases=jnp.concatenate([view.phrases, self.told(state, view)], 1))
+        return view.replace(phrases=jnp.concatenate([view.phrases, self.find_phrases(state, view)], 1))
 
-    def told(self, state: Any, view: View) -> jax.Array:
+    def find_phrases(self, state: Any, view: View) -> jax.Array:
         """The phrases [A, fields] that seats are told before the answers of `view`, -1: nothing."""
         if self.tells == "plan":
             more = jnp.stack([self._plan(state, view, seat) for seat in range(self.agents)])
@@ -160,6 +160,7 @@ class Switched(Around):
 
     def _tell(self, state: SwitchedState, view: View) -> View:
         told = [
-            jnp.where(on, oracle.told(state.game, view), -1) for on, oracle in zip(state.on, self._oracles, strict=True)
+            jnp.where(on, oracle.find_phrases(state.game, view), -1)
+            for on, oracle in zip(state.on, self._oracles, strict=True)
         ]
         return view.replace(phrases=jnp.concatenate([view.phrases, *told], 1))
