@@ -99,7 +99,7 @@ def measure(episodes: Episodes) -> dict[str, jax.Array]:
 AT_END = Recipe(
     Noisy(GAME, (Errs("start", "correct", 0.6),)), seats=(("learner",),), warm_start=(("start",),), budget=1,
     advantage=estimate_advantages, choices={"credit": ("at_end", "by_turn", "outcome")}, measure=measure,
-    hparams={"learning_rate": 2e-2, "entropy": 0.0, "misread": 0.3}, updates=300, groups=1, group_size=8,
+    hparams={"learning_rate": 5e-3, "entropy": 0.0, "misread": 0.3}, updates=300, groups=1, group_size=8,
     pretrained={"budget": 4},
 )  # fmt: skip
 BY_TURN = AT_END.with_choice(credit="by_turn")
