@@ -2,7 +2,7 @@
 
 The farm of the study `gates`: four works in an order and a stop, within seven turns; a look changes and pays nothing. A
 checklist has an item for each work and one for a stop after all works. After every turn a judge reads whether the open
-item is met, wrongly with chance 0.3 at every reading. If it reads yes, the item gives 1/5, and the next one is open.
+item is met, wrongly with chance 0.2 at every reading. If it reads yes, the item gives 1/5, and the next one is open.
 
   at_end    CM2's trajectory-level advantage: a game's points less the mean of its group, in every turn
   by_turn   CM2's step-level advantage: 1 if the open item is ever met, less the share of the group's games that meet it
@@ -99,7 +99,7 @@ def measure(episodes: Episodes) -> dict[str, jax.Array]:
 AT_END = Recipe(
     Noisy(GAME, (Errs("start", "correct", 0.6),)), seats=(("learner",),), warm_start=(("start",),), budget=1,
     advantage=estimate_advantages, choices={"credit": ("at_end", "by_turn", "outcome")}, measure=measure,
-    hparams={"learning_rate": 5e-3, "entropy": 0.0, "misread": 0.3}, updates=300, groups=1, group_size=8,
+    hparams={"learning_rate": 5e-3, "entropy": 0.0, "misread": 0.2}, updates=300, groups=1, group_size=8,
     pretrained={"budget": 4},
 )  # fmt: skip
 BY_TURN = AT_END.with_choice(credit="by_turn")

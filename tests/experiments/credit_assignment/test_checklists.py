@@ -55,7 +55,7 @@ def judged(read, acted):
 def test_credit_against_a_loop(played):
     episodes, key = played.episodes, jax.random.split(played.key)[0]
     acted, group = np.asarray(episodes.acted)[..., 0], np.asarray(episodes.group)
-    read = np.asarray(misread(items(episodes), jnp.float32(0.3), key))
+    read = np.asarray(misread(items(episodes), jnp.float32(0.2), key))
     opened, gained = map(np.array, zip(*map(judged, read, acted), strict=True))
     total = gained.sum(1)
     assert len({*total}) == ITEMS + 1
