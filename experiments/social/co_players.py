@@ -39,12 +39,13 @@ import jax.numpy as jnp
 
 from jaxmarl_llm.environments.around.announced import Announced, Announcement
 from jaxmarl_llm.environments.around.opponents import CHARACTER, MEMORY_ONE, WithOpponent, character, memory_one
-from jaxmarl_llm.environments.social.matrix_games import COOPERATE, MatrixGame
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.studies.computed import side_by_side
 from jaxmarl_llm.studies.study import AtMost, Higher, Paper, Study
 from jaxmarl_llm.tabular import remembering as tables
+from jaxmarl_llm.tabular.remembering import measure, rise
 from jaxmarl_llm.tabular.repeated_games import best_response
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Arranged, Experience
@@ -52,19 +53,6 @@ from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 PAYOFF = (((1.0, 1.0), (-1.0, 2.0)), ((2.0, -1.0), (0.0, 0.0)))
 KNOWN = ("always_cooperate", "always_defect", "tit_for_tat", "random")
 ROUNDS, UPDATES, TESTED = 20, 120, 256
-
-
-def rise(points: jax.Array) -> jax.Array:
-    """Mean points [n, T] in the last third of the rounds less the first third."""
-    third = points.shape[1] // 3
-    return points[:, -third:].mean() - points[:, :third].mean()
-
-
-def measure(action: jax.Array, points: jax.Array) -> dict[str, jax.Array]:
-    """Metrics of learners' actions with each other, [n, T, 2], and of their points against others, [m, T]."""
-    kind, third = action == COOPERATE, action.shape[1] // 3
-    metrics = {"cooperation": kind.mean(), "points": points.mean(), "rise": rise(points)}
-    return metrics | {"first third": kind[:, :third].mean(), "last third": kind[:, -third:].mean()}
 
 
 def told_of(hparams: Mapping[str, Any]) -> jax.Array:

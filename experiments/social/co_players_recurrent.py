@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
-from experiments.social.co_players import CHOICES, OPTIONS, PAYOFF, measure, told_of
+from experiments.social.co_players import CHOICES, OPTIONS, PAYOFF
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.masked import mean_of
 from jaxmarl_llm.rl.returns import gae
@@ -37,7 +37,7 @@ from jaxmarl_llm.studies.study import AtLeast, Higher, Paper, Study
 from jaxmarl_llm.tabular import remembering as tables
 
 WIDTH, GAMES, ROUNDS, ALONE, UPDATES = 16, 256, 20, 300, 800
-OTHERS = jnp.arange(2 * GAMES) >= GAMES  # of a learner's games those with coins' players
+OTHERS = jnp.arange(2 * GAMES) >= GAMES  # a learner's games with coins' players
 PLACE = "Section 3.1, Figure 1: the mixed pool comes to cooperate; without tabular players, or named, to defect"
 LEVEL = "Ours: a Bayes-optimal player earns 1.17, always defecting 1.00. Without adaptation nothing is tested."
 
@@ -48,9 +48,9 @@ class Learners(nn.Module):
     @nn.compact
     def __call__(self, memory: jax.Array, situation: jax.Array, told: jax.Array) -> tuple[jax.Array, jax.Array]:
         seen, both = jnp.concatenate([jax.nn.one_hot(situation, tables.SITUATIONS), told], -1), []
-        for of, now in zip(memory, seen, strict=True):  # each learner has its own weights
-            of, read = nn.GRUCell(WIDTH)(of, nn.swish(nn.Dense(WIDTH)(now)))
-            both.append((of, nn.Dense(2, kernel_init=nn.initializers.normal(0.01))(read)))
+        for before, now in zip(memory, seen, strict=True):  # each learner has its own weights
+            after, read = nn.GRUCell(WIDTH)(before, nn.swish(nn.Dense(WIDTH)(now)))
+            both.append((after, nn.Dense(2, kernel_init=nn.initializers.normal(0.01))(read)))
         return jax.tree.map(lambda *x: jnp.stack(x), *both)
 
 
@@ -58,8 +58,8 @@ read_round: Any = Learners().apply
 
 
 def play(weights: Any, chances: jax.Array, told: jax.Array, key: jax.Array) -> tuple[jax.Array, ...]:
-    """Situations [T + 1, 2, 2 GAMES], actions and rewards [T, ...]: learner i plays its first games with the other
-    learner, the rest with players who cooperate with `chances` [2, GAMES, 5] in their own situations."""
+    """Situations [T + 1, 2, 2 GAMES], actions and rewards [T, ...]. Learner i plays its first games with the other
+    learner. In the rest it meets players who cooperate with `chances` [2, GAMES, 5] in their own situations."""
 
     def play_round(now: tuple, key: jax.Array) -> tuple[tuple, tuple]:
         memory, situation, theirs = now
@@ -111,7 +111,7 @@ def train(seed: jax.Array, learns: jax.Array, knows: jax.Array) -> dict[str, jax
         _, action, reward = played = play(now[0], chances, told, dice)
         step = jax.grad(loss)(now[0], played, told, jnp.where(number < ALONE, OTHERS, learns))
         step, moments = optimiser.update(step, now[1])
-        metrics = measure(action[..., :GAMES].transpose(2, 0, 1), reward[..., GAMES:].reshape(ROUNDS, -1).T)
+        metrics = tables.measure(action[..., :GAMES].transpose(2, 0, 1), reward[..., GAMES:].reshape(ROUNDS, -1).T)
         return (optax.apply_updates(now[0], step), moments), metrics
 
     return jax.lax.scan(update, (weights, optimiser.init(weights)), jnp.arange(UPDATES))[1]
@@ -119,7 +119,8 @@ def train(seed: jax.Array, learns: jax.Array, knows: jax.Array) -> dict[str, jax
 
 def arm(key: jax.Array, hparams: Mapping[str, Any]) -> dict[str, jax.Array]:
     learns = select(hparams, "games", all=OTHERS | True, learners=~OTHERS, tabular=OTHERS)
-    return train(jax.random.key_data(key), learns, told_of(hparams))
+    knows = select(hparams, "identity", hidden=jnp.bool_(False), told=jnp.bool_(True))
+    return train(jax.random.key_data(key), learns, knows)
 
 
 STUDY = Study(

@@ -37,39 +37,13 @@ import optax
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import Higher, Paper, Study
 from jaxmarl_llm.tabular import q_network as network
-from jaxmarl_llm.tabular.q_learning import boltzmann
-from jaxmarl_llm.tabular.torus import OBSERVATIONS, dilemma, mean_payoff, observe
+from jaxmarl_llm.tabular.torus import OBSERVATIONS, dilemma, play_round
 
 SIDE, TRAINED, PLAYED, POINTS, EVERY, RENEWED = 10, 90_000, 100_000, 100, 4, 2_000
 KEPT, BATCH, STEPS, DISCOUNT, COLD, HIDDEN = 100, 256, 5, 0.99, 0.1, 96
 SITES = SIDE * SIDE
 SEEN = (jnp.arange(OBSERVATIONS)[:, None] >> jnp.arange(5)[None] & 1).astype(jnp.float32)  # [observations, bits]
 OPTIMISER = optax.chain(optax.clip_by_global_norm(0.5), optax.adamw(1e-4, weight_decay=1e-4))
-Played = tuple[jax.Array, network.Memory]  # actions [side, side], memory of transitions
-
-
-def a_round(
-    played: Played,
-    number: jax.Array,
-    key: jax.Array,
-    table: jax.Array,
-    arm: Mapping[str, Any],
-    owner: jax.Array | None = None,
-) -> tuple[Played, dict[str, jax.Array]]:
-    """One round in which all agents act by the network's values, `table` float32 [observations, 2].
-
-    With several networks `table` is [networks, observations, 2], and `owner` int32 [side, side] is a site's network.
-    """
-    (act, memory), seen = played, observe(played[0])
-    hot = COLD + (arm["tau"] - COLD) * jnp.maximum(1 - number / TRAINED, 0.0)
-    value = table[seen] if owner is None else table[owner, seen]
-    chance = jnp.exp(boltzmann(value, hot))[..., 1]
-    act = (jax.random.uniform(jax.random.fold_in(key, number), seen.shape) < chance).astype(jnp.int32)
-    reward = mean_payoff(act, dilemma(arm["dilemma"]))
-    happened = (x.ravel() for x in (seen, act, reward, observe(act)))
-    gap = jnp.abs(value[..., 1] - value[..., 0]).mean()
-    measured = {"cooperation": 1 - act.mean(), "payoff": reward.mean(), "gap": gap}
-    return (act, network.remember(memory, number, *happened)), measured
 
 
 def history(key: jax.Array, arm: Mapping[str, Any]) -> dict[str, jax.Array]:
@@ -82,8 +56,10 @@ def history(key: jax.Array, arm: Mapping[str, Any]) -> dict[str, jax.Array]:
         """EVERY rounds, then one step of the network."""
         weights, moments, target, played = state
         first = EVERY * number
-        play = partial(a_round, key=key, table=network.values(weights, SEEN), arm=arm)
-        played, measured = jax.lax.scan(play, played, first + jnp.arange(EVERY))
+        numbers = first + jnp.arange(EVERY)
+        hot = COLD + (arm["tau"] - COLD) * jnp.maximum(1 - numbers / TRAINED, 0.0)
+        play = partial(play_round, key=key, table=network.values(weights, SEEN), payoff=dilemma(arm["dilemma"]))
+        played, measured = jax.lax.scan(lambda now, at: play(now, at[0], temperature=at[1]), played, (numbers, hot))
         sample_key = jax.random.fold_in(draw, number)
         given = network.sample(played[1], first + EVERY - 1, sample_key, everyone, BATCH, STEPS, DISCOUNT)
         new = network.learn(weights, moments, target, given, SEEN, OPTIMISER)

@@ -36,10 +36,25 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.social import lattice_network as game
+from experiments.social.lattice_network import (
+    COLD,
+    DISCOUNT,
+    EVERY,
+    HIDDEN,
+    KEPT,
+    OPTIMISER,
+    PLAYED,
+    RENEWED,
+    SEEN,
+    SIDE,
+    SITES,
+    STEPS,
+    TRAINED,
+)
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
 from jaxmarl_llm.tabular import q_network as network
+from jaxmarl_llm.tabular.torus import dilemma, play_round
 
 POINTS, BATCH = 50, 300
 
@@ -47,31 +62,33 @@ POINTS, BATCH = 50, 300
 def history(key: jax.Array, arm: Mapping[str, Any], networks: int) -> dict[str, jax.Array]:
     """Curves of POINTS means over the rounds, {metric: [POINTS]}, of equally many random agents a network."""
     start, init_key, order, draw, key = jax.random.split(key, 5)
-    weights = jax.vmap(lambda key: network.init(key, 5, game.HIDDEN, 2))(jax.random.split(init_key, networks))
-    agents = jax.random.permutation(order, game.SITES).reshape(networks, -1)
-    owner = (jnp.argsort(agents.ravel()) // agents.shape[1]).reshape(game.SIDE, game.SIDE)
-    act = jax.random.bernoulli(start, 0.5, (game.SIDE, game.SIDE)).astype(jnp.int32)
-    values = jax.vmap(partial(network.values, observations=game.SEEN))
-    learn = jax.vmap(partial(network.learn, observations=game.SEEN, optimiser=game.OPTIMISER))
-    share = partial(network.sample, n=BATCH // networks, steps=game.STEPS, gamma=game.DISCOUNT)
+    weights = jax.vmap(lambda key: network.init(key, 5, HIDDEN, 2))(jax.random.split(init_key, networks))
+    agents = jax.random.permutation(order, SITES).reshape(networks, -1)
+    owner = (jnp.argsort(agents.ravel()) // agents.shape[1]).reshape(SIDE, SIDE)
+    act = jax.random.bernoulli(start, 0.5, (SIDE, SIDE)).astype(jnp.int32)
+    values = jax.vmap(partial(network.values, observations=SEEN))
+    learn = jax.vmap(partial(network.learn, observations=SEEN, optimiser=OPTIMISER))
+    share = partial(network.sample, n=BATCH // networks, steps=STEPS, gamma=DISCOUNT)
 
     def rounds(state: tuple, number: jax.Array) -> tuple[tuple, dict[str, jax.Array]]:
         """EVERY rounds, then one step of all networks."""
         weights, moments, target, table, played = state
-        first = game.EVERY * number
-        play = partial(game.a_round, key=key, table=table, owner=owner, arm=arm)
-        played, measured = jax.lax.scan(play, played, first + jnp.arange(game.EVERY))
+        first = EVERY * number
+        numbers = first + jnp.arange(EVERY)
+        hot = COLD + (arm["tau"] - COLD) * jnp.maximum(1 - numbers / TRAINED, 0.0)
+        play = partial(play_round, key=key, table=table, payoff=dilemma(arm["dilemma"]), owner=owner)
+        played, measured = jax.lax.scan(lambda now, at: play(now, at[0], temperature=at[1]), played, (numbers, hot))
         keys = jax.random.split(jax.random.fold_in(draw, number), networks)
-        given = jax.vmap(share, (None, None, 0, 0))(played[1], first + game.EVERY - 1, keys, agents)
+        given = jax.vmap(share, (None, None, 0, 0))(played[1], first + EVERY - 1, keys, agents)
         new = learn(weights, moments, target, given)
-        new = jax.tree.map(lambda x, old: jnp.where(first < game.TRAINED, x, old), new, (weights, moments))
+        new = jax.tree.map(lambda x, old: jnp.where(first < TRAINED, x, old), new, (weights, moments))
         table = values(new[0])
-        target = jnp.where((first + game.EVERY) % game.RENEWED == 0, table, target)
+        target = jnp.where((first + EVERY) % RENEWED == 0, table, target)
         return (*new, target, table, played), jax.tree.map(jnp.mean, measured)
 
     table = values(weights)
-    state = weights, jax.vmap(game.OPTIMISER.init)(weights), table, table, (act, network.empty(game.KEPT, game.SITES))
-    _, measured = jax.lax.scan(rounds, state, jnp.arange(game.PLAYED // game.EVERY))
+    state = weights, jax.vmap(OPTIMISER.init)(weights), table, table, (act, network.empty(KEPT, SITES))
+    _, measured = jax.lax.scan(rounds, state, jnp.arange(PLAYED // EVERY))
     return jax.tree.map(lambda x: x.reshape(POINTS, -1).mean(1), measured)
 
 

@@ -202,6 +202,19 @@ def train(
     return improve(key, fresh(2, 2), meet, payoff, measure_pairs, **options)
 
 
+def rise(points: jax.Array) -> jax.Array:
+    """Mean points [n, T] in the last third of the rounds less the first third."""
+    third = points.shape[1] // 3
+    return points[:, -third:].mean() - points[:, :third].mean()
+
+
+def measure(action: jax.Array, points: jax.Array) -> dict[str, jax.Array]:
+    """Metrics of learners' actions with each other, [n, T, 2], and of their points against others, [m, T]."""
+    kind, third = action == 0, action.shape[1] // 3
+    metrics = {"cooperation": kind.mean(), "points": points.mean(), "rise": rise(points)}
+    return metrics | {"first third": kind[:, :third].mean(), "last third": kind[:, -third:].mean()}
+
+
 def exact_earnings(
     logit: jax.Array, payoff: jax.Array, rounds: int, chances: jax.Array | None = None, discount: Number = 1.0
 ) -> jax.Array:
