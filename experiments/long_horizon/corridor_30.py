@@ -1,0 +1,118 @@
+"""Does a corridor around past entropies free a long task from an early habit? EPO on chains of sixteen locks.
+
+One seat opens sixteen locks of four colours within 32 turns and tries one key per turn; only the last lock pays. In the
+study `corridor` nothing converges too early. Here policies begin with a habit: they imitate a player that tries a key
+that fits no lock whenever a lock is yellow, and is otherwise right. In one turn of ten it tries another key. Nearly
+every chain has a yellow lock, so that few games are paid, and the habit costs a turn at each of its tries.
+
+The losses are those of `corridor`. The corridor is 0.8 to 1.2 times the running mean entropy of the turn.
+
+  none        no entropy term
+  bonus       entropy bonus of 0.03
+  bonus/low   the same with 0.01
+  bonus/high  the same with 0.1
+  hinge       bonus and corridor, both with a weight of 0.03
+  schedule    as hinge, with EPO's weights by phase
+
+  solved  share of chains solved in training
+  unrest  mean absolute change of the entropy from update to update, in nats
+  habit   share of wrong keys that fit no lock
+
+  python -m experiments corridor_30 --seeds 20
+
+Paper: EPO (Xu et al.) 2025, https://arxiv.org/abs/2509.22576. In its release the distance from the corridor is a
+constant, so that its penalty has no gradient: it is the plain bonus. The corridor with a gradient is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from experiments.long_horizon.corridor import BONUS, LENGTH, UNREST, by_phase, unrest
+from jaxmarl_llm.environments.around.noisy import Errs, Noisy
+from jaxmarl_llm.environments.around.wrappers import Around
+from jaxmarl_llm.environments.base import View
+from jaxmarl_llm.environments.solo.lock_chain import COLOURS, LockChain, LockState
+from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.studies.study import AtMost, Higher, Lower, Paper, Study
+from jaxmarl_llm.training.recipe import Recipe, always, component_returns, measure_totals
+
+LOCKS, TURNS, UPDATES = 16, 32, 200
+YELLOW = COLOURS.index("yellow")
+
+
+@dataclass(frozen=True)
+class Habit(Around):
+    """Chains of locks with a script `habit`: right, but for yellow locks, where it always tries the first decoy."""
+
+    game: LockChain
+
+    @property
+    def scripts(self) -> Mapping[str, Callable]:
+        def habit(state: LockState, seat: jax.Array, key: jax.Array) -> jax.Array:
+            colour = state.colours[jnp.minimum(state.opened, self.game.locks - 1)]
+            right = self.game.scripts["correct"](state, seat, key)
+            return jnp.where(colour == YELLOW, self.game.fitting, right)
+
+        return {**self.game.scripts, "habit": habit}
+
+    def inside(self, state: LockState) -> LockState:
+        return state
+
+    def reset(self, key: jax.Array, group: jax.Array, *given: Any) -> tuple[LockState, View]:
+        return self.game.reset(key, group, *given)
+
+    def step(self, state: LockState, action: jax.Array, key: jax.Array) -> tuple[LockState, View, jax.Array]:
+        return self.game.step(state, action, key)
+
+
+def measure(episodes: Episodes) -> dict[str, jax.Array]:
+    return component_returns(episodes, solved=0) | measure_totals(episodes, share=0)
+
+
+def by_phase_here(update: Any) -> Any:
+    return by_phase(update * LENGTH / UPDATES)
+
+
+def unknown(parts: Any, key: jax.Array) -> jax.Array:
+    return jnp.zeros(TURNS)
+
+
+MIDDLE = replace(
+    BONUS,
+    game=Noisy(Habit(LockChain(LOCKS, TURNS, decoys=2)), (Errs("start", "habit", float(__import__("os").environ.get("PILOT_RIGHT", "0.9"))),)),
+    arrange=partial(always, deal=LOCKS),
+    init_state=unknown,
+    warm_start=(("start",),),
+    warm_start_deal=lambda key: jnp.int32(LOCKS),
+    warm_start_updates=150,
+    updates=UPDATES,
+    measure=measure,
+)
+STUDY = Study(
+    paper=Paper("EPO (Xu et al.)", "https://arxiv.org/abs/2509.22576", 2025, checked="release"),
+    question="Does a corridor around past entropies free a long task from an early habit?",
+    claim="With EPO more chains are solved than without an entropy term, and with its corridor more than with a bonus.",
+    arms={
+        "none": MIDDLE.with_hparams(entropy=0.0),
+        "bonus": MIDDLE,
+        "bonus/low": MIDDLE.with_hparams(entropy=0.01),
+        "bonus/high": MIDDLE.with_hparams(entropy=0.1),
+        "hinge": MIDDLE.with_hparams(corridor=1.0),
+        "schedule": MIDDLE.with_hparams(corridor=by_phase_here),
+    },
+    method="schedule",
+    metrics=("solved", UNREST, "share", "entropy/learner", "outside/learner"),
+    predictions=(
+        Higher("solved", "schedule", than="none", source="paper", where="abstract"),
+        AtMost("solved", "none", 0.5, source="theory", where="ours", condition=True),
+        Lower(UNREST, "hinge", than="bonus", source="paper", where="abstract"),
+    ),
+    derived={UNREST: unrest},
+)
