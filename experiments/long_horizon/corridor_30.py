@@ -41,7 +41,7 @@ from jaxmarl_llm.environments.base import View
 from jaxmarl_llm.environments.solo.lock_chain import COLOURS, LockChain, LockState
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtMost, Higher, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Recipe, always, component_returns, measure_totals
+from jaxmarl_llm.training.recipe import always, component_returns, measure_totals
 
 LOCKS, TURNS, UPDATES = 16, 32, 200
 YELLOW = COLOURS.index("yellow")
