@@ -41,9 +41,9 @@ from jaxmarl_llm.environments.base import View
 from jaxmarl_llm.environments.solo.lock_chain import COLOURS, LockChain, LockState
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtMost, Higher, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import always, component_returns, measure_totals
+from jaxmarl_llm.training.recipe import always, component_returns
 
-LOCKS, TURNS, UPDATES = 16, 32, 200
+LOCKS, TURNS, UPDATES, RIGHT = 16, 32, 200, 1.0
 YELLOW = COLOURS.index("yellow")
 
 
@@ -73,10 +73,14 @@ class Habit(Around):
 
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:
-    return component_returns(episodes, solved=0) | measure_totals(episodes, share=0)
+    """Share of chains solved, and of wrong keys that fit no lock."""
+    opens, fits = jnp.moveaxis(episodes.measured[:, :, 0] > 0, 2, 0)
+    wrong = episodes.acted[..., 0] & ~opens
+    habit = (wrong & ~fits).sum() / jnp.maximum(wrong.sum(), 1)
+    return component_returns(episodes, solved=0) | {"habit": habit}
 
 
-def by_phase_here(update: Any) -> Any:
+def phases(update: Any) -> Any:
     return by_phase(update * LENGTH / UPDATES)
 
 
@@ -86,7 +90,7 @@ def unknown(parts: Any, key: jax.Array) -> jax.Array:
 
 MIDDLE = replace(
     BONUS,
-    game=Noisy(Habit(LockChain(LOCKS, TURNS, decoys=2)), (Errs("start", "habit", float(__import__("os").environ.get("PILOT_RIGHT", "0.9"))),)),
+    game=Noisy(Habit(LockChain(LOCKS, TURNS, decoys=2)), (Errs("start", "habit", RIGHT),)),
     arrange=partial(always, deal=LOCKS),
     init_state=unknown,
     warm_start=(("start",),),
@@ -105,10 +109,10 @@ STUDY = Study(
         "bonus/low": MIDDLE.with_hparams(entropy=0.01),
         "bonus/high": MIDDLE.with_hparams(entropy=0.1),
         "hinge": MIDDLE.with_hparams(corridor=1.0),
-        "schedule": MIDDLE.with_hparams(corridor=by_phase_here),
+        "schedule": MIDDLE.with_hparams(corridor=phases),
     },
     method="schedule",
-    metrics=("solved", UNREST, "share", "entropy/learner", "outside/learner"),
+    metrics=("solved", UNREST, "habit", "entropy/learner", "outside/learner"),
     predictions=(
         Higher("solved", "schedule", than="none", source="paper", where="abstract"),
         AtMost("solved", "none", 0.5, source="theory", where="ours", condition=True),
