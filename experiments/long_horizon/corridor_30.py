@@ -1,18 +1,18 @@
 """Does a corridor around past entropies free a long task from an early habit? EPO on chains of sixteen locks.
 
 One seat opens sixteen locks of four colours within 32 turns and tries one key per turn; only the last lock pays. In the
-study `corridor` nothing converges too early. Here policies begin with a habit: they imitate a player that tries a key
-that fits no lock whenever a lock is yellow, and is otherwise right. In one turn of ten it tries another key. Nearly
-every chain has a yellow lock, so that few games are paid, and the habit costs a turn at each of its tries.
-
-The losses are those of `corridor`. The corridor is 0.8 to 1.2 times the running mean entropy of the turn.
+study `corridor` nothing converges too early. Here policies begin converged: they imitate a player that is right, but for
+yellow locks, where it always tries the same key, which fits no lock. One chain in a hundred has no yellow lock, so that
+hardly a game is paid before the habit ends. The losses are those of `corridor`.
 
   none        no entropy term
   bonus       entropy bonus of 0.03
   bonus/low   the same with 0.01
   bonus/high  the same with 0.1
-  hinge       bonus and corridor, both with a weight of 0.03
-  schedule    as hinge, with EPO's weights by phase
+  hinge       bonus and corridor, both with a weight of 0.03: 0.8 to 1.2 times the running mean entropy of the turn
+  schedule    as hinge, with EPO's weights of the corridor by phase
+
+Metrics:
 
   solved  share of chains solved in training
   unrest  mean absolute change of the entropy from update to update, in nats
@@ -20,8 +20,8 @@ The losses are those of `corridor`. The corridor is 0.8 to 1.2 times the running
 
   python -m experiments corridor_30 --seeds 20
 
-Paper: EPO (Xu et al.) 2025, https://arxiv.org/abs/2509.22576. In its release the distance from the corridor is a
-constant, so that its penalty has no gradient: it is the plain bonus. The corridor with a gradient is ours.
+Paper: EPO (Xu et al.) 2025, https://arxiv.org/abs/2509.22576. In its release the penalty is a constant outside the
+corridor, without a gradient, so that it learns what the plain bonus learns. The corridor with a gradient is ours.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ import jax
 import jax.numpy as jnp
 
 from experiments.long_horizon.corridor import BONUS, LENGTH, UNREST, by_phase, unrest
-from jaxmarl_llm.environments.around.noisy import Errs, Noisy
 from jaxmarl_llm.environments.around.wrappers import Around
 from jaxmarl_llm.environments.base import View
 from jaxmarl_llm.environments.solo.lock_chain import COLOURS, LockChain, LockState
@@ -43,7 +42,7 @@ from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtMost, Higher, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import always, component_returns
 
-LOCKS, TURNS, UPDATES, RIGHT = 16, 32, 200, 1.0
+LOCKS, TURNS, UPDATES = 16, 32, 200
 YELLOW = COLOURS.index("yellow")
 
 
@@ -90,14 +89,18 @@ def unknown(parts: Any, key: jax.Array) -> jax.Array:
 
 MIDDLE = replace(
     BONUS,
-    game=Noisy(Habit(LockChain(LOCKS, TURNS, decoys=2)), (Errs("start", "habit", RIGHT),)),
+    game=Habit(LockChain(LOCKS, TURNS, decoys=2)),
     arrange=partial(always, deal=LOCKS),
     init_state=unknown,
-    warm_start=(("start",),),
+    warm_start=(("habit",),),
     warm_start_deal=lambda key: jnp.int32(LOCKS),
     warm_start_updates=150,
     updates=UPDATES,
     measure=measure,
+)
+CONVERGES = "EPO repairs early convergence: if most chains are solved without it nothing is tested. The level is ours."
+WORSE = (
+    'abstract of the first version: conventional entropy regularization "becomes counterproductive", EPO bounds entropy'
 )
 STUDY = Study(
     paper=Paper("EPO (Xu et al.)", "https://arxiv.org/abs/2509.22576", 2025, checked="release"),
@@ -114,9 +117,25 @@ STUDY = Study(
     method="schedule",
     metrics=("solved", UNREST, "habit", "entropy/learner", "outside/learner"),
     predictions=(
-        Higher("solved", "schedule", than="none", source="paper", where="abstract"),
-        AtMost("solved", "none", 0.5, source="theory", where="ours", condition=True),
-        Lower(UNREST, "hinge", than="bonus", source="paper", where="abstract"),
+        Higher(
+            "solved",
+            "schedule",
+            than="none",
+            source="paper",
+            where="abstract: up to 152% on ScienceWorld and 19.8% on ALFWorld above RL without EPO",
+        ),
+        AtMost("solved", "none", 0.5, source="theory", where=CONVERGES, condition=True),
+        Higher(
+            "solved", "hinge", than="none", source="theory", where="A policy that never tries the key learns nothing."
+        ),
+        *(Higher("solved", "hinge", than=f"bonus{w}", source="paper", where=WORSE) for w in ("", "/low", "/high")),
+        Lower(
+            UNREST,
+            "hinge",
+            than="bonus",
+            source="paper",
+            where='abstract: it "bounds policy entropy within historical averages to prevent abrupt fluctuations"',
+        ),
     ),
     derived={UNREST: unrest},
 )

@@ -13,7 +13,7 @@ from tests.support.recipe_plays import differences, games
 def test_the_habit_is_wrong_at_yellow_locks_alone():
     rng = np.random.default_rng(0)
     colours, opened = rng.integers(0, 4, (60, 16)), rng.integers(0, 17, 60)
-    habit = MIDDLE.game.game.scripts["habit"]
+    habit = MIDDLE.game.scripts["habit"]
     zero = jnp.zeros(60, jnp.int32)
     state = LockState(jnp.asarray(colours), zero + 16, jnp.asarray(opened), zero, zero)
     said = jax.jit(jax.vmap(lambda state: habit(state, jnp.int32(0), None)))(state)
