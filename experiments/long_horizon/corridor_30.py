@@ -1,9 +1,9 @@
 """Does a corridor around past entropies free a long task from an early habit? EPO on chains of sixteen locks.
 
 One seat opens sixteen locks of four colours within 32 turns and tries one key per turn; only the last lock pays. In the
-study `corridor` nothing converges too early. Here policies begin converged: they imitate a player that is right, but for
-yellow locks, where it always tries the same key, which fits no lock. One chain in a hundred has no yellow lock, so that
-hardly a game is paid before the habit ends. The losses are those of `corridor`.
+study `corridor` nothing converges too early. Here policies begin converged: they imitate a player that is right, but
+for yellow locks, where it always tries a key that fits no lock. One chain in a hundred has no yellow lock, so hardly a
+game is paid before the habit ends. The losses are those of `corridor`.
 
   none        no entropy term
   bonus       entropy bonus of 0.03
@@ -12,9 +12,6 @@ hardly a game is paid before the habit ends. The losses are those of `corridor`.
   hinge       bonus and corridor, both with a weight of 0.03: 0.8 to 1.2 times the running mean entropy of the turn
   schedule    as hinge, with EPO's weights of the corridor by phase
 
-Metrics:
-
-  solved  share of chains solved in training
   unrest  mean absolute change of the entropy from update to update, in nats
   habit   share of wrong keys that fit no lock
 
@@ -48,7 +45,7 @@ YELLOW = COLOURS.index("yellow")
 
 @dataclass(frozen=True)
 class Habit(Around):
-    """Chains of locks with a script `habit`: right, but for yellow locks, where it always tries the first decoy."""
+    """The game with a script `habit`: right, but for yellow locks, where it always tries the first decoy."""
 
     game: LockChain
 
@@ -98,10 +95,11 @@ MIDDLE = replace(
     updates=UPDATES,
     measure=measure,
 )
-CONVERGES = "EPO repairs early convergence: if most chains are solved without it nothing is tested. The level is ours."
-WORSE = (
-    'abstract of the first version: conventional entropy regularization "becomes counterproductive", EPO bounds entropy'
-)
+FIRST = "EPO repairs early convergence: if most chains are solved without it nothing is tested. The level is ours."
+GAINS = "abstract: up to 152% on ScienceWorld and 19.8% on ALFWorld above RL without EPO"
+WORSE = 'abstract of version 1: conventional entropy regularization "becomes counterproductive"; EPO bounds entropy'
+STEADY = 'abstract of version 1: it "bounds policy entropy within historical averages to prevent abrupt fluctuations"'
+TRIES = "Only a policy that tries the right key at yellow locks can learn it."
 STUDY = Study(
     paper=Paper("EPO (Xu et al.)", "https://arxiv.org/abs/2509.22576", 2025, checked="release"),
     question="Does a corridor around past entropies free a long task from an early habit?",
@@ -117,25 +115,11 @@ STUDY = Study(
     method="schedule",
     metrics=("solved", UNREST, "habit", "entropy/learner", "outside/learner"),
     predictions=(
-        Higher(
-            "solved",
-            "schedule",
-            than="none",
-            source="paper",
-            where="abstract: up to 152% on ScienceWorld and 19.8% on ALFWorld above RL without EPO",
-        ),
-        AtMost("solved", "none", 0.5, source="theory", where=CONVERGES, condition=True),
-        Higher(
-            "solved", "hinge", than="none", source="theory", where="A policy that never tries the key learns nothing."
-        ),
+        Higher("solved", "schedule", than="none", source="paper", where=GAINS),
+        AtMost("solved", "none", 0.5, source="theory", where=FIRST, condition=True),
+        Higher("solved", "hinge", than="none", source="theory", where=TRIES),
         *(Higher("solved", "hinge", than=f"bonus{w}", source="paper", where=WORSE) for w in ("", "/low", "/high")),
-        Lower(
-            UNREST,
-            "hinge",
-            than="bonus",
-            source="paper",
-            where='abstract: it "bounds policy entropy within historical averages to prevent abrupt fluctuations"',
-        ),
+        Lower(UNREST, "hinge", than="bonus", source="paper", where=STEADY),
     ),
     derived={UNREST: unrest},
 )
