@@ -118,6 +118,14 @@ BASE = replace(
     pretrained={"budget": 4},
 ).with_hparams(learning_rate=3e-3)
 TURN = BASE.with_choice(credit="turn")
+COLLAPSE = (
+    'Section 4.2, Figure 7: 10 turns "rapidly collapse", ScalingInter-RL "ultimately achieves higher" performance'
+)
+ROOM = "A long horizon that solves nearly all leaves nothing to avoid. The level is ours."
+LATER = "ADS's claim (abstract): rewards of later steps hinder the learning of initial behaviour."
+NEAR = (
+    "ADS's claim, second-hand: a rising discount solves chains where a fixed one fails. Here each key is paid at once."
+)
 STUDY = Study(
     paper=Paper("AgentGym-RL (Xi et al.)", "https://arxiv.org/abs/2509.08755", 2025, checked="release"),
     question="Should the horizon or the discount of a long task grow with progress?",
@@ -129,11 +137,11 @@ STUDY = Study(
     method="growing",
     metrics=(FULL, FALL, "locks", "progress"),
     predictions=(
-        Higher(FULL, "growing", than="long", source="paper", where="x"),
-        Lower(FALL, "growing", than="long", source="paper", where="x"),
-        AtMost(FULL, "long", 0.9, source="theory", where="x", condition=True),
-        Higher(FULL, "automatic", than="high", source="paper", where="x"),
-        Higher(FULL, "automatic", than="low", source="paper", where="x"),
+        Higher(FULL, "growing", than="long", source="paper", where=COLLAPSE),
+        Lower(FALL, "growing", than="long", source="paper", where=COLLAPSE),
+        AtMost(FULL, "long", 0.9, source="theory", where=ROOM, condition=True),
+        Higher(FULL, "automatic", than="high", source="theory", where=LATER),
+        Higher(FULL, "automatic", than="low", source="theory", where=NEAR),
     ),
     checks=(AtMost(FULL, "short", 0.01),),
     derived={FALL: fall},
