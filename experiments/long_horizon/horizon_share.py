@@ -2,31 +2,25 @@
 
 One seat tries one of six keys per turn; two fit no lock. Each lock has a colour of its own, so only a player that gets
 there can learn its key. Unlike in the study `horizon` all chains have ten locks, and the share that opens is paid. All
-arms are judged in games of 15 turns (`solved in full`). Four arms learn from whole games: all turns have the return of
-the game, centred and scaled in its group (GRPO).
+arms are judged in games of 15 turns (`solved in full`). The first four learn from whole games by GRPO. In the others a
+turn has its discounted return-to-go minus that of the group's other games.
 
-  short, long  5 turns, 15 turns
-  growing      5, then 10, then 15 turns, for a third of the updates each (ScalingInter-RL)
-  by_progress  1.5 turns for each lock of progress p, at least 5
-
-Four arms play 15 turns. A turn has its discounted return-to-go minus that of the group's other games.
-
-  low, high, rising  discount 0.5, 0.99, and from 0.5 to 0.99, linearly
-  automatic          discount 0.2^(1/p), so that a reward p turns away counts 0.2 (ADS)
+  short, long        5 turns, 15 turns
+  growing            5, then 10, then 15 turns, for a third of the updates each (ScalingInter-RL)
+  by_progress        1.5 turns for each lock of progress p, at least 5
+  low, high, rising  15 turns, with a discount of 0.5, of 0.99, and from 0.5 to 0.99, linearly
+  automatic          15 turns, with a discount of 0.2^(1/p): a reward p turns away counts 0.2 (ADS)
 
 Progress p is 2 at first. A game's first p observations are matched to the nearest of an expert's first p. If their
 longest increasing run has a mean of 0.9 p or more in an update, p rises by 1; this is repeated up to five times.
 
-  fall  peak of `solved in full` less its end, each a mean of three judgements, five updates apart
-
   python -m experiments horizon_share --seeds 20
 
-Papers: AgentGym-RL (Xi et al.) 2025, ScalingInter-RL, https://arxiv.org/abs/2509.08755; Automatic Discount Scheduling
-(Liu et al.) 2024, https://arxiv.org/abs/2310.07433. AgentGym-RL has pretrained models and a KL penalty. ADS is paid by
-optimal transport to an expert's observations: at a cost of 0 if they are equal and 1 if not, that is the share of locks
-that opens (a test). Its release recognises progress after each episode, against two demonstrations as long as the
-episode. It rounds 0.9 p down, and a run has a length of 1 at least, so that its first step from p = 2 is free. Here
-nothing is rounded.
+Papers: AgentGym-RL (Xi et al.) 2025, https://arxiv.org/abs/2509.08755; ADS (Liu et al.) 2024,
+https://arxiv.org/abs/2310.07433. The first has pretrained models and a KL penalty. ADS is paid by optimal transport to
+an expert's observations: at a cost of 0 if equal and 1 if not, that is the share of locks that opens. Its release
+recognises progress after each episode, against two demonstrations as long as the episode. It rounds 0.9 p down, so that
+the step from p = 2 is free: a run has a length of 1 at least. Here nothing is rounded.
 """
 
 from collections.abc import Mapping
@@ -51,10 +45,9 @@ from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 
 FULL, FALL, ALPHA, ENOUGH = "solved in full", "fall", 0.2, 0.9
 GAME = LockChain(LOCKS, turns=LONG, in_order=True, decoys=2, pays="progress")
-State = dict[str, jax.Array]
 
 
-def begin(parts: object, key: jax.Array) -> State:
+def begin(parts: object, key: jax.Array) -> dict[str, jax.Array]:
     """Progress, and the names of the observations of a player that is always right, int32 [LOCKS]."""
     expert = jax.jit(Rollout(GAME, {}, Lineup((("correct",),), 1), 1))
     told = expert({}, jax.random.key(0), jnp.full(1, LOCKS)).episodes.told
@@ -75,31 +68,28 @@ def recognise(progress: jax.Array, told: jax.Array, expert: jax.Array) -> jax.Ar
     for _ in range(5):
         first = jnp.arange(LOCKS) < progress
         near = (told[:, :, None] == expert[None, None]) & first[None, None] & first[None, :, None]
-        position = near.argmax(2)  # the first if none is near
-        enough = longest_run(position).mean() >= ENOUGH * progress
+        enough = longest_run(near.argmax(2)).mean() >= ENOUGH * progress  # the first position if none is near
         progress = jnp.minimum(progress + enough, LOCKS)
     return progress
 
 
-def arrange(hparams: Hparams, state: State, key: jax.Array, number: jax.Array) -> Arranged:
+def arrange(hparams: Hparams, state: dict, key: jax.Array, number: jax.Array) -> Arranged:
     grown = jnp.maximum(SHORT, LONG * state["progress"] // LOCKS)
     turns = select(hparams, "schedule", fixed=hparams["turns"].round().astype(jnp.int32), progress=grown)
     return Arranged(deal=jnp.int32(LOCKS), turns=turns)
 
 
-def estimate_advantages(experience: Experience, hparams: Hparams, state: State) -> Advantages:
+def estimate_advantages(experience: Experience, hparams: Hparams, state: dict) -> Advantages:
     told, paid = experience.episodes.told[:, :LOCKS, 0], (experience.episodes.reward[..., 0], *experience.acts)
     gamma = select(hparams, "schedule", fixed=hparams["discount"], progress=ALPHA ** (1 / state["progress"]))
     to_go = advantages.round_leave_one_out(*paid, gamma=gamma)
     progress = recognise(state["progress"], told, state["expert"])
-    return Advantages(
-        select(hparams, "credit", game=advantages.grpo(*paid), turn=to_go),
-        state=state | {"progress": progress},
-        metrics={"progress": progress.astype(jnp.float32)},
-    )
+    credit = select(hparams, "credit", game=advantages.grpo(*paid), turn=to_go)
+    return Advantages(credit, state=state | {"progress": progress}, metrics={"progress": progress.astype(jnp.float32)})
 
 
 def fall(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Peak of the judged share less its end, each a mean of three judgements."""
     return fall_from_peak({FULL: curves[FULL][:, ~np.isnan(curves[FULL]).all(0)]}, metric=FULL)
 
 
@@ -118,30 +108,23 @@ BASE = replace(
     pretrained={"budget": 4},
 ).with_hparams(learning_rate=3e-3)
 TURN = BASE.with_choice(credit="turn")
-COLLAPSE = (
-    'Section 4.2, Figure 7: 10 turns "rapidly collapse", ScalingInter-RL "ultimately achieves higher" performance'
-)
+COLLAPSE = 'Section 4.2, Figure 7: 10 turns "rapidly collapse", ScalingInter-RL "ultimately achieves higher" results'
 ROOM = "A long horizon that solves nearly all leaves nothing to avoid. The level is ours."
-LATER = "ADS's claim (abstract): rewards of later steps hinder the learning of initial behaviour."
-NEAR = (
-    "ADS's claim, second-hand: a rising discount solves chains where a fixed one fails. Here each key is paid at once."
-)
+ADS = "ADS (abstract): later rewards hinder initial behaviour, and are engaged as it is mastered."
 STUDY = Study(
     paper=Paper("AgentGym-RL (Xi et al.)", "https://arxiv.org/abs/2509.08755", 2025, checked="release"),
     question="Should the horizon or the discount of a long task grow with progress?",
     claim="A horizon that grows ends above a long one and falls less; a discount raised by progress beats fixed ones.",
     arms={name: BASE.with_hparams(**CHANGES[name]) for name in ("short", "long", "growing")}
-    | {"by_progress": BASE.with_choice(schedule="progress")}
     | {name: TURN.with_hparams(**CHANGES[name]) for name in ("low", "high", "rising")}
-    | {"automatic": TURN.with_choice(schedule="progress")},
+    | {name: arm.with_choice(schedule="progress") for name, arm in (("by_progress", BASE), ("automatic", TURN))},
     method="growing",
     metrics=(FULL, FALL, "locks", "progress"),
     predictions=(
         Higher(FULL, "growing", than="long", source="paper", where=COLLAPSE),
         Lower(FALL, "growing", than="long", source="paper", where=COLLAPSE),
         AtMost(FULL, "long", 0.9, source="theory", where=ROOM, condition=True),
-        Higher(FULL, "automatic", than="high", source="theory", where=LATER),
-        Higher(FULL, "automatic", than="low", source="theory", where=NEAR),
+        *(Higher(FULL, "automatic", than=name, source="theory", where=ADS) for name in ("high", "low")),
     ),
     checks=(AtMost(FULL, "short", 0.01),),
     derived={FALL: fall},
