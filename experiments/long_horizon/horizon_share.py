@@ -16,11 +16,10 @@ longest increasing run has a mean of 0.9 p or more in an update, p rises by 1; t
 
   python -m experiments horizon_share --seeds 20
 
-Papers: AgentGym-RL (Xi et al.) 2025, https://arxiv.org/abs/2509.08755; ADS (Liu et al.) 2024,
-https://arxiv.org/abs/2310.07433. The first has pretrained models and a KL penalty. ADS is paid by optimal transport to
-an expert's observations: at a cost of 0 if equal and 1 if not, that is the share of locks that opens. Its release
-recognises progress after each episode, against two demonstrations as long as the episode. It rounds 0.9 p down, so that
-the step from p = 2 is free: a run has a length of 1 at least. Here nothing is rounded.
+Papers: AgentGym-RL (Xi et al.) 2025, https://arxiv.org/abs/2509.08755, with pretrained models and a KL penalty; ADS
+(Liu et al.) 2024, https://arxiv.org/abs/2310.07433, paid by optimal transport to an expert's observations. At a cost of
+0 if equal and 1 if not, that is the share of locks that opens. In its release each episode is recognised by itself, in
+the length of the demonstrations. It rounds 0.9 p down, so that the step from p = 2 is free. Here nothing is rounded.
 """
 
 from collections.abc import Mapping
