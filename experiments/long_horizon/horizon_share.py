@@ -109,7 +109,6 @@ BASE = replace(
 TURN = BASE.with_choice(credit="turn").with_hparams(learning_rate=3e-3)
 COLLAPSE = 'Section 4.2, Figure 7: 10 turns "rapidly collapse", ScalingInter-RL "ultimately achieves higher" results'
 CEILING = "second-hand: a short horizon is stable, and its ceiling is lower."
-ROOM = "A long horizon that solves nearly all leaves nothing to avoid. The level is ours."
 ADS = "ADS (abstract): later rewards hinder initial behaviour, and are engaged as it is mastered."
 STUDY = Study(
     paper=Paper("AgentGym-RL (Xi et al.)", "https://arxiv.org/abs/2509.08755", 2025, checked="release"),
@@ -124,7 +123,14 @@ STUDY = Study(
         Higher(FULL, "growing", than="long", source="paper", where=COLLAPSE),
         Higher(FULL, "growing", than="short", source="paper", where=CEILING),
         Lower(FALL, "growing", than="long", source="paper", where=COLLAPSE),
-        AtMost(FULL, "long", 0.9, source="theory", where=ROOM, condition=True),
+        AtMost(
+            FULL,
+            "long",
+            0.9,
+            source="theory",
+            where="The paper's long horizon fails. The level is ours.",
+            condition=True,
+        ),
         *(Higher(FULL, "automatic", than=name, source="theory", where=ADS) for name in ("high", "low")),
     ),
     derived={FALL: fall},
