@@ -2,8 +2,8 @@
 
 One seat tries one of six keys per turn; two fit no lock. Each lock has a colour of its own, so only a player that gets
 there can learn its key. Unlike in the study `horizon` all chains have ten locks, and the share that opens is paid. All
-arms are judged in games of 15 turns (`solved in full`). The first four learn from whole games by GRPO, at a rate at
-which `long` fails. In the others a turn has its discounted return-to-go minus that of the group's other games.
+arms are judged in games of 15 turns (`solved in full`). The first four learn from whole games by GRPO, at a high rate,
+0.02. In the others a turn has its discounted return-to-go minus that of the group's other games; the rate is 0.003.
 
   short, long        5 turns, 15 turns
   growing            5, then 10, then 15 turns, for a third of the updates each (ScalingInter-RL)
@@ -105,7 +105,7 @@ BASE = replace(
     evaluate=partial(in_fresh_games, measure=partial(measure_totals, **{FULL: 0}), deal=LOCKS, games=128),
     eval_every=5,
     pretrained={"budget": 4},
-).with_hparams(learning_rate=3e-2)
+).with_hparams(learning_rate=2e-2)
 TURN = BASE.with_choice(credit="turn").with_hparams(learning_rate=3e-3)
 COLLAPSE = 'Section 4.2, Figure 7: 10 turns "rapidly collapse", ScalingInter-RL "ultimately achieves higher" results'
 CEILING = "second-hand: a short horizon is stable, and its ceiling is lower."
