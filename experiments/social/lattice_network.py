@@ -49,12 +49,20 @@ Played = tuple[jax.Array, network.Memory]  # actions [side, side], memory of tra
 
 
 def a_round(
-    played: Played, number: jax.Array, key: jax.Array, table: jax.Array, arm: Mapping[str, Any]
+    played: Played,
+    number: jax.Array,
+    key: jax.Array,
+    table: jax.Array,
+    arm: Mapping[str, Any],
+    owner: jax.Array | None = None,
 ) -> tuple[Played, dict[str, jax.Array]]:
-    """One round in which all agents act by the network's values, `table` float32 [observations, 2]."""
+    """One round in which all agents act by the network's values, `table` float32 [observations, 2].
+
+    With several networks `table` is [networks, observations, 2], and `owner` int32 [side, side] is a site's network.
+    """
     (act, memory), seen = played, observe(played[0])
     hot = COLD + (arm["tau"] - COLD) * jnp.maximum(1 - number / TRAINED, 0.0)
-    value = table[seen]
+    value = table[seen] if owner is None else table[owner, seen]
     chance = jnp.exp(boltzmann(value, hot))[..., 1]
     act = (jax.random.uniform(jax.random.fold_in(key, number), seen.shape) < chance).astype(jnp.int32)
     reward = mean_payoff(act, dilemma(arm["dilemma"]))

@@ -72,6 +72,20 @@ RULES = (
         young=20,
     ),
     Rule(
+        "cut_off",
+        0.9,
+        "nearly all games are cut off before they end, more than at first",
+        times=1.2,
+        do="A policy may learn to be cut off where that costs less than to lose: let a game that is cut off pay as a "
+        "lost one, or give it more turns and room.",
+    ),
+    Rule(
+        "invalid",
+        0.5,
+        "most answers are no legal move",
+        do="Read some in games.html: tell the policy the form of an answer, or constrain it by a grammar.",
+    ),
+    Rule(
         "entropy",
         math.inf,
         "utterances hardly vary any more",

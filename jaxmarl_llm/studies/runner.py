@@ -159,6 +159,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         elif len(arms) == 1 and not settings.updates:
             claim = study.expected.get((settings.label, next(iter(arms))), claim)
         amount = f"{sum(updates)} updates" if plan else "computed"
+        amount += f" in {len(plan)} programs" * (len(plan) > 1)
         console.print(f"{escape(claim)} This run: {amount}, in {escape(str(out))}")
         began = time.monotonic()
         computed = {name: arm.curves(seeds) for name, arm in every.items() if isinstance(arm, Computed)}

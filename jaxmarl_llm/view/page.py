@@ -28,8 +28,8 @@ def lines_of(games: Sequence[Mapping[str, Any]]) -> bytes:
 def read(file: Path) -> list[dict[str, Any]]:
     """The games of a JSONL file. Raises ValueError for a damaged one, and for lines that are no records of games."""
     try:
-        games = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    except ValueError:
+        games = [json.loads(line) for line in file.read_bytes().splitlines()]  # U+2028 ends no line of bytes
+    except (ValueError, RecursionError):
         raise ValueError(f"{file} is damaged: remove it, or let the run end, which writes its games anew.") from None
     if not all(isinstance(game, dict) and {"arm", "seed", "update", "seats"} <= game.keys() for game in games):
         raise ValueError(f"{file} holds lines that are no games: it is of another program, name another directory.")

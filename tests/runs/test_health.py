@@ -36,6 +36,12 @@ def test_what_it_began_with_counts_too():
     assert warned([1, 0, 1, 1, 0, 0, 0.09], falling) == [6]  # where nobody speaks there is nothing to say
 
 
+def test_a_policy_that_learns_to_be_cut_off_is_told_and_a_task_that_always_was_is_not():
+    (rule,) = (rule for rule in RULES if rule.metric == "cut_off")
+    assert warned([0.42, 0.5, 0.6, 0.92, 0.93, 0.97], rule, "cut_off") == [5]
+    assert warned([0.95, 1.0, 0.97, 0.98, 1.0, 1.0], rule, "cut_off") == []
+
+
 def test_numbers_that_are_not_finite_say_nothing():
     assert warned([2, None, 2, None, 2], Rule("x", 1.0, "", updates=3)) == [4]
 
@@ -77,7 +83,7 @@ SOUND = {
     "repeated": 0.1,
     "kl": 0.01,
 }
-SOUND |= {"approximate_kl": 0.001, "ratio": 1.0, "clipped": 0.1, "truncated": 0.1}
+SOUND |= {"cut_off": 0.4, "invalid": 0.2, "approximate_kl": 0.001, "ratio": 1.0, "clipped": 0.1, "truncated": 0.1}
 SICK = {
     "skipped": 2,
     "left_out": 3,
@@ -88,7 +94,7 @@ SICK = {
     "repeated": 0.6,
     "kl": 2.0,
 }
-SICK |= {"approximate_kl": 0.5, "ratio": 3.0, "clipped": 0.7, "truncated": 0.7}
+SICK |= {"cut_off": 0.97, "invalid": 0.9, "approximate_kl": 0.5, "ratio": 3.0, "clipped": 0.7, "truncated": 0.7}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.metric)
@@ -102,4 +108,5 @@ def test_a_policy_that_began_at_random_does_not_drift():
     """Its entropy falls because it learns; a ratio that is off is a fault of any policy."""
     monitor, rows = Monitor(drift=False), [SOUND] * 3 + [SICK] * 5
     found = {warned.metric for step, row in enumerate(rows) for warned in monitor.see(step, 0, row)}
-    assert found == {"skipped", "left_out", "zero_groups", "approximate_kl", "ratio", "clipped", "truncated"}
+    drift = {"entropy", "length", "full", "repeated", "kl"}
+    assert found == {*SICK} - drift

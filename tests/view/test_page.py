@@ -84,11 +84,12 @@ def test_the_command_renders_a_run_anew_up_to_a_cap(tmp_path):
     ):
         wrong = subprocess.run([*command, *more], cwd=ROOT, capture_output=True, text=True)
         assert wrong.returncode == 2 and re.fullmatch(says, wrong.stderr)
-    (tmp_path / "arm" / page.GAMES).write_text('{"study": ')
-    with pytest.raises(ValueError, match="is damaged"):
-        page.write(tmp_path, tmp_path)
-    for text in ('{"study": 1}', "[1]", "{}"):
+    for text in ('{"study": ', "[" * 100_000):
         (tmp_path / "arm" / page.GAMES).write_text(text)
+        with pytest.raises(ValueError, match="is damaged"):
+            page.write(tmp_path, tmp_path)
+    for text in ('{"study": 1}', "[1]", "{}", '{"said": "a\u2028b"}'):  # U+2028 ends no line of JSON
+        (tmp_path / "arm" / page.GAMES).write_text(text, encoding="utf-8")
         with pytest.raises(ValueError, match="holds lines that are no games"):
             page.write(tmp_path, tmp_path)
     with pytest.raises(ValueError, match="at least 1 game"):

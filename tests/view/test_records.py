@@ -284,7 +284,8 @@ def test_the_same_weights_play_the_same_games_again(kuhn):
 def test_a_page_of_few_games_has_some_of_every_arm_and_update(tmp_path):
     for arm in ("a", "b"):
         (tmp_path / arm).mkdir()
-        games = [{"arm": arm, "seed": 0, "update": update, "game": i, "seats": []} for update in (0, 9) for i in range(5)]
+        numbers = [(update, i) for update in (0, 9) for i in range(5)]
+        games = [{"arm": arm, "seed": 0, "update": update, "game": i, "seats": []} for update, i in numbers]
         (tmp_path / arm / page.GAMES).write_bytes(page.lines_of(games))
     file, shown, total = page.write(tmp_path, tmp_path, 6)
     kept = re.findall(r'"arm":"(\w)","seed":0,"update":(\d),"game":(\d)', file.read_text())

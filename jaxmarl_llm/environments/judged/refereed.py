@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from jaxmarl_llm.environments.base import Fields, View
@@ -43,8 +44,8 @@ class Refereed:
       the circle of the modulus; for other questions every wrong answer has distance 1.
     - OPEN: a player earns (s - 1) / 2 for a score s, 0 for a score that does not parse. The referee earns nothing.
 
-    Even questions belong to labelled games, odd ones to ranked and open games. So only the referee teaches the right
-    answers of open questions.
+    In an order that is drawn by `split`, every second question belongs to labelled games, from the first on, and the
+    others to ranked and open games. So only the referee teaches the right answers of open questions.
 
     The components `rule`, `judged` and `rank` are the rewards of the three kinds, each paid as soon as it is known.
     Measures: `correct`, 1 to a player for a right answer in any kind of game, and `tau`, the referee's tau, also in
@@ -55,6 +56,7 @@ class Refereed:
     tasks: Tasks = SUMS
     players: int = 4
     kinds: tuple[int, ...] = (LABELLED, RANKED, OPEN)
+    split: int = 0
 
     roles = ("player", "referee")
     components = ("rule", "judged", "rank")
@@ -124,7 +126,9 @@ class Refereed:
             kind = jnp.array(self.kinds, jnp.int32)[group % len(self.kinds)]
         a, b = jax.random.split(key)
         half = (self.tasks.size + 1) // 2
-        number = jnp.where(kind == LABELLED, 2 * draw(a, half), 2 * draw(a, self.tasks.size - half) + 1)
+        place = jnp.where(kind == LABELLED, 2 * draw(a, half), 2 * draw(a, self.tasks.size - half) + 1)
+        order = np.random.default_rng(self.split).permutation(self.tasks.size)
+        number = jnp.asarray(order, jnp.int32)[place]
         given = jax.random.randint(b, (self.players,), 0, len(self.tasks.answers), jnp.int32)
         nothing = jnp.zeros((self.players,), jnp.int32)
         answers, turn = jnp.where(kind == RANKED, given, nothing), jnp.where(kind == RANKED, 1, 0).astype(jnp.int32)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxmarl_llm.studies.pages import history
+from jaxmarl_llm.studies.pages.about import read_about
 from jaxmarl_llm.studies.pages.format import markdown
 from jaxmarl_llm.studies.pages.results import checks_of, load, predictions_of
 
@@ -36,12 +37,13 @@ exact sign-flip test after Holm over all predictions of a study. Then studies we
 nobody had seen.
 
 This page is computed from the results and their histories. It says what became of each line, and its limits are these.
-Who sorted the lines knew the old tables. The settings are those in which the old tables were made (`normalisers` draws
-its bank, `self_votes` its knowledge and evaluations their games with the seed since), so new seeds show that a result
-was no luck of ten seeds, and not that it holds elsewhere. Third, rounding: tables of the history ran again on the same
-seeds after changes that rounded sums otherwise, and 26 verdicts moved: 15 in three reruns of `sizes`, 10 in `cory_kl`,
-1 in `progress`. By our count 33 reruns with 220 verdicts were such; with every rerun on equal seeds, also those of
-changed settings, it is 44 with 285. None of them is in the tables below."""
+Who sorted the lines knew the old tables. The settings are those in which the old tables were made, but for noise: with
+the seed `normalisers` draws its bank, `votes` and `self_votes` what members know, and evaluations their games; the two
+halves of sums in `referee` and `referee_taught` are drawn once, where they were even and odd. So new seeds show that a
+result was no luck of ten seeds, and not that it holds elsewhere. Third, rounding: tables of the history ran again on
+the same seeds after changes that rounded sums otherwise, and 26 verdicts moved: 15 in three reruns of `sizes`, 10 in
+`cory_kl`, 1 in `progress`. By our count 33 reruns with 220 verdicts were such; with every rerun on equal seeds, also
+those of changed settings, it is 44 with 285. None of them is in the tables below."""
 
 
 class Verdicts(NamedTuple):
@@ -134,7 +136,12 @@ def page(files: Iterable[Path], results_at: str) -> str:
     """The page in Markdown. `results_at` is the address of the folder of all results."""
     read = {file: load(file) for file in sorted(files) if history.read(file.parent)}
     every, lines = changes(read), sorting(read)
-    frozen = sum("frozen" in results for results in read.values())
+    judged = {file: results for file, results in read.items() if results["predictions"]}
+    frozen = sum("frozen" in results for results in judged.values())
+    waits = any(
+        "frozen" not in results and not read_about(file.parent).get("unfit") for file, results in judged.items()
+    )
+    rest = " so far" if waits else "; the others are of settings that cannot show what their papers claim"
     new = ", ".join(f"{lines.new[source]} {source}" for source in SOURCES)
     total = lines.kept + lines.checks + lines.restated
     shares = [f"{source} {again} of {before}" for source, (again, before) in held_again(every).items()]
@@ -146,7 +153,7 @@ def page(files: Iterable[Path], results_at: str) -> str:
         "## The same tables under today's rule",
         _table(every, RULE),
         "## New seeds",
-        f"{frozen} of {len(read)} tables have run on new seeds so far. Both columns are judged by today's rule. A "
+        f"{frozen} of {len(judged)} tables have run on new seeds{rest}. Both columns are judged by today's rule. A "
         "study that was frozen twice counts with its latest table; the other one is on its page.",
         _table(every, SEEDS),
         f"Of the comparisons that had held on the old seeds, these hold on new ones: {', '.join(shares)}.",

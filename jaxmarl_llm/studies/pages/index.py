@@ -34,10 +34,10 @@ paper's in that column, or one that the page names; several may be of one senten
 order that right code or the setting itself should give, and is evidence for nothing.
 
 A frozen table ran after its predictions and settings were committed, on new seeds. Most repeat a study whose earlier
-table had been seen. There the bank of `normalisers`, the knowledge of `self_votes` and the games of evaluations have
-been drawn with the seed since. The others were new, and frozen after pilots on seeds that no table uses. *Not yet
-frozen* means that predictions were sorted, and some restated, after the table had been seen. *Its frozen table has not
-run yet* means that they have been frozen since, and that the page shows the table from before.
+table had been seen. There the bank of `normalisers`, what members of `votes` and `self_votes` know, and the games of
+evaluations have been drawn with the seed since. The others were new, and frozen after pilots on seeds that no table
+uses. *Not yet frozen* means that predictions were sorted, and some restated, after the table had been seen; most such
+settings cannot show what the paper claims, as their pages say, and do not run again.
 
 How sure a verdict is beside its p: tables in the history of this repository ran again on the same seeds, after changes
 that rounded sums otherwise. By the predictions of commit 070f070e 26 verdicts moved: 15 in three reruns of `sizes`, 10

@@ -67,7 +67,7 @@ def page(file: Path) -> str:
             "Differences": markdown(tests) if len(tests := differences(results)) > 1 else "",
             "Robust statistics of the predicted differences": ROBUST + markdown(rows) if len(rows) > 1 else "",
             "What was known before, and what the seeds vary": disclosures(results, about, folder),
-            "What the study claimed before its first run": results["claim"],
+            "What the study claimed before this table": results["claim"],
             "Former tables": "\n\n".join(history.lines(history.read(folder))),
             "Run": run_details(results),
         }  # fmt: skip

@@ -9,6 +9,7 @@ import pytest
 
 from jaxmarl_llm.environments.check import check_game
 from jaxmarl_llm.environments.judged.refereed import LABELLED, OPEN, RANKED, Refereed
+from jaxmarl_llm.environments.tasks import Arithmetic
 from tests.support.team_plays import acted, given, played, row
 
 GAME = Refereed()
@@ -29,13 +30,13 @@ def test_it_keeps_to_the_contract(kinds):
 
 
 def test_points_against_python():
-    record = played(GAME, "random", games=90)
+    record, halves = played(GAME, "random", games=90), {True: set(), False: set()}
     for g in range(90):
         kind, rows = g % 3, [row(GAME, record, g, seat) for seat in range(5)]
         asked = "".join(rows[4 if kind == RANKED else 0])
         a, b = map(int, re.search(r"What is \((\d) \+ (\d)\) mod 5", asked).groups())
         truth, said, reward = (a + b) % 5, acted(GAME, record, g), given(record)[:, g]
-        assert (5 * a + b) % 2 == (kind != LABELLED)
+        halves[kind == LABELLED].add((a, b))
         answers = [int(word) for seat, word in said if seat < 4]
         scores = [int(word) for seat, word in said if seat == 4]
         assert len(answers) == (0 if kind == RANKED else 4) and len(scores) == (0 if kind == LABELLED else 4)
@@ -56,6 +57,17 @@ def test_points_against_python():
         if kind == OPEN:
             want[:4, 1] = [(s - 1) / 2 for s in scores]
         np.testing.assert_allclose(reward.sum(0), want, atol=1e-6)
+    assert not halves[True] & halves[False] and len(halves[True]) <= 13 and len(halves[False]) <= 12
+
+
+def test_both_halves_of_sums_modulo_three_have_every_answer():
+    """A skewed half would make one answer, said blindly, right in most of its games."""
+    game = Refereed(Arithmetic(3, "+"))
+    deal = jax.jit(jax.vmap(game.reset, (0, 0, None)))
+    for kind, counts in ((LABELLED, [1, 2, 2]), (OPEN, [1, 1, 2])):
+        state, _ = deal(jax.random.split(jax.random.key(0), 200), jnp.arange(200), jnp.int32(kind))
+        tasks = np.unique(state.task)
+        assert sorted(np.bincount((tasks // 3 + tasks % 3) % 3)) == counts
 
 
 def test_an_answer_is_scored_in_its_own_turn_and_the_knowing_referee_ranks_well():
