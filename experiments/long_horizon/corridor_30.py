@@ -31,7 +31,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.long_horizon.corridor import BONUS, LENGTH, UNREST, by_phase, unrest
+from experiments.long_horizon.corridor import BONUS, CHANGES, LENGTH, UNREST
+from experiments.long_horizon.corridor import STUDY as CORRIDOR
 from jaxmarl_llm.environments.around.wrappers import Around
 from jaxmarl_llm.environments.base import View
 from jaxmarl_llm.environments.solo.lock_chain import COLOURS, LockChain, LockState
@@ -77,7 +78,7 @@ def measure(episodes: Episodes) -> dict[str, jax.Array]:
 
 
 def phases(update: Any) -> Any:
-    return by_phase(update * LENGTH / UPDATES)
+    return CHANGES["schedule"]["corridor"](update * LENGTH / UPDATES)
 
 
 def unknown(parts: Any, key: jax.Array) -> jax.Array:
@@ -121,5 +122,5 @@ STUDY = Study(
         *(Higher("solved", "hinge", than=f"bonus{w}", source="paper", where=WORSE) for w in ("", "/low", "/high")),
         Lower(UNREST, "hinge", than="bonus", source="paper", where=STEADY),
     ),
-    derived={UNREST: unrest},
+    derived={UNREST: CORRIDOR.derived[UNREST]},
 )
