@@ -14,7 +14,7 @@ item is met, wrongly with chance 0.2 at every reading. If it reads yes, the item
   fall            peak of completed less its end, each over a tenth of the updates
   updates to 60%  updates until completed, over ten updates, is 0.6
 
-  python -m experiments checklists --seeds 20
+  python -m experiments checklists --seeds 40
 
 Paper: Zhang et al. 2026, CM2, https://arxiv.org/abs/2602.12268; formulas from the paper in its release. A model of 8B
 parameters calls tools there, in dialogues whose users ask several times, and a language model judges. Here a game is

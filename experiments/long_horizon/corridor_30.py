@@ -1,8 +1,8 @@
 """Does a corridor around past entropies free a long task from an early habit? EPO on chains of sixteen locks.
 
-One seat opens sixteen locks of four colours within 32 turns and tries one key per turn; only the last lock pays. In the
-study `corridor` nothing converges too early. Here policies begin converged: they imitate a player that is right, but
-for yellow locks, where it always tries a key that fits no lock. One chain in a hundred has no yellow lock, so hardly a
+One seat opens sixteen locks of four colours within 32 turns and tries one key per turn; only the last lock pays. The
+policies of `corridor` begin at random. Here policies begin converged: they imitate a player that is right, but for
+yellow locks, where it always tries a key that fits no lock. One chain in a hundred has no yellow lock, so hardly a
 game is paid before the habit ends. The losses are those of `corridor`.
 
   none        no entropy term

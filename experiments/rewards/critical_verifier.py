@@ -4,9 +4,10 @@ There are 12 kinds of questions. For each kind one of four criteria decides whic
 criterion misleads (`Advised`). A writer names a criterion as the rubric, and a verifier judges without it. A critic
 reads kind and rubric, and either trusts the rubric or leaves the verdict to the verifier.
 
-All policies start by imitation. The writer knows 40% of the kinds and names the misleading criterion for the rest; the
-verifier knows other kinds and guesses the rest. All learn by GRPO from preferences. The verifier is rewarded for being
-right; writer and critic for the gain of a followed rubric over the verifier's verdict.
+All policies start by imitation. The writer knows 5 of the 12 kinds and names the misleading criterion for the rest; the
+verifier knows another draw of 5 and guesses the rest. The critic knows for 5 kinds which criterion decides, and tosses
+a coin for the rest. All learn by GRPO from preferences. The verifier is rewarded for being right; writer and critic for
+the gain of a followed rubric over the verifier's verdict.
 
   alone        the verdict is the verifier's
   unfiltered   the verdict is the rubric's; the writer is a script and does not learn
@@ -19,7 +20,7 @@ judgement ends higher with c2 and with critical than with alone. It ends lower w
 condition). Early judgement, while the writer still misleads, is higher with c2 than with cooperative. Checks:
 judgement ends higher with c2 and with critical than with unfiltered.
 
-  python -m experiments critical_verifier --seeds 10
+  python -m experiments critical_verifier --seeds 20
 
 Paper: C2 (Kawabata and Sugawara) 2026, https://arxiv.org/abs/2604.13618. There rubrics are in words. Pairs of a helpful
 and a misleading one are made first, and then the writer trains on them by DPO, the verifier by GRPO. In the release the

@@ -1,15 +1,14 @@
 """Does one model as player and referee beat a frozen referee if it trains more on judging? URPO, a second setting.
 
-`referee` contradicted the paper: there a frozen referee taught open sums better than the policy's own scores did. Here
-a batch has four rankings for each open game instead of one. The referee then learns faster than the player can drift.
-All other settings are those of `referee`.
+In a former table of `referee` a frozen referee taught open sums better than the policy's own scores did. Here a batch
+has four rankings for each open game instead of one, so that the referee may learn faster than the player drifts. All
+other settings are those of `referee`.
 
   unified  one policy plays and scores
   frozen   the referee is the initial policy
 
 `judge` is Kendall's tau of the referee's scores with the truth in new rankings; `hidden` is the accuracy in new open
-games. The prediction was written after three tuning seeds: hidden ends higher with unified than with frozen (0.89
-against 0.82 there). Check: judge does so too, since the frozen referee never changes.
+games. The prediction was written after three tuning seeds: hidden ends higher with unified than with frozen. Check: judge does so too, since the frozen referee never changes.
 
   python -m experiments referee_taught --seeds 10
 

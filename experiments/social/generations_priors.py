@@ -1,15 +1,15 @@
 """Does the first generation decide if giving lasts? Cultural evolution in the donor game, from three priors.
 
 In the paper the first strategies differ by language model. Here all networks of the first generation imitate one script
-(200 steps of Adam), and noisy copies of the richer half replace the poorer half. Game, traces, fines and copies are
-those of the study `generations`, whose networks begin at random and stop giving.
+(200 steps of Adam), and noisy copies of the richer half replace the poorer half. Game, traces and fines are those
+of the study `generations`, whose networks begin at random; copies have noise 0.2, not 0.1.
 
   reciprocal  gives the recipient's image: everything to an image of 1, nothing to an image of 0
   generous    gives everything to everybody
   selfish     gives nothing
 
   PRIOR/trace_3   donors see three steps of the recipient's trace
-  PRIOR/trace_0   donors see nothing; the reciprocal prior then gives everything, as to a stranger
+  PRIOR/trace_0   donors see nothing; the reciprocal script then gives everything, as to a stranger
   PRIOR/fine      three steps, and fines are allowed; the reciprocal prior fines where it would give nothing
 
 An image is the release's reputation, read along a trace from its oldest gift to its newest. It is 1 less the distance

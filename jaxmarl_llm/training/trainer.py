@@ -319,15 +319,11 @@ def check_runs(hparams: Any, seeds: Any) -> None:
 
 
 def check_state(state: Any) -> None:
-    """Raises ValueError for an object that is no state, for shapes without arrays, and for a state whose memory an
-    update has reused."""
+    """Raises ValueError for an object that is no state, and for a state whose memory an update has reused."""
     if not isinstance(state, Run | Ahead):
         pair = ": update() returns (state, metrics)" if isinstance(state, tuple) else ""
         raise ValueError(f"A state is wanted, which init() or update() returns, got a {type(state).__name__}{pair}.")
-    leaves = jax.tree.leaves(state)
-    if any(isinstance(x, jax.ShapeDtypeStruct) for x in leaves):
-        raise ValueError("This state has shapes alone, of abstract(): restore a checkpoint, or begin with init().")
-    arrays = (x for x in leaves if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer))
+    arrays = (x for x in jax.tree.leaves(state) if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer))
     if any(x.is_deleted() for x in arrays):
         raise ValueError(
             "This state went into an earlier update, which reuses its memory: use the state that the update returned, "

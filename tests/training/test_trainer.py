@@ -354,5 +354,3 @@ def test_a_state_that_an_update_has_taken_is_named():
             call(None)
         with pytest.raises(ValueError, match=r"got a tuple: update\(\) returns \(state, metrics\)\.$"):
             call((used, {}))
-        with pytest.raises(ValueError, match=r"^This state has shapes alone, of abstract\(\): "):
-            call(trainer.abstract())
