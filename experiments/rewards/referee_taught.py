@@ -8,9 +8,10 @@ other settings are those of `referee`.
   frozen   the referee is the initial policy
 
 `judge` is Kendall's tau of the referee's scores with the truth in new rankings; `hidden` is the accuracy in new open
-games. The prediction was written after three tuning seeds: hidden ends higher with unified than with frozen. Check: judge does so too, since the frozen referee never changes.
+games. The prediction was written after three tuning seeds: hidden ends higher with unified than with frozen. Check:
+judge does so too, since the frozen referee never changes.
 
-  python -m experiments referee_taught --seeds 10
+  python -m experiments referee_taught --seeds 20
 
 Paper: URPO (Lu et al.) 2025, https://arxiv.org/abs/2507.17515. There the baseline's frozen referee is a reward model
 that was trained separately. Here it is the initial policy.
