@@ -140,14 +140,15 @@ def methods() -> str:
     for file in sorted(RUNS.glob("*/results.json")):
         verdicts = judge(run := results.load(file))
         judged += [(verdicts, "frozen" in run)] * is_counted(verdicts, read_about(file.parent))
-    papers = [(x.outcome, before) for verdicts, before in judged for x in verdicts if x.prediction.source == "paper"]
+    counted = [(x, before) for verdicts, before in judged for x in verdicts if not x.prediction.condition]
+    papers = [(x.outcome, before) for x, before in counted if x.prediction.source == "paper"]
     outcomes, frozen = [outcome for outcome, _ in papers], sum(before for _, before in papers)
     rest = "" if frozen == len(papers) else "; the others were sorted after theirs"
     told = (
         f"Of {len(outcomes)} predictions drawn from papers {outcomes.count('holds')} hold in these small settings, "
         f"{outcomes.count('contradicted')} are contradicted, {outcomes.count('not shown')} are not shown; "
-        f"{frozen if rest else 'all'} were frozen before a run on new seeds, most after an earlier table{rest}. A study "
-        "whose setting cannot show the claim, or whose condition failed, is not counted."
+        f"{frozen if rest else 'all'} were frozen before a run on new seeds, most after an earlier table{rest}. A "
+        "study whose setting cannot show the claim, or whose condition failed, is not counted."
     )
     rows: list[Any] = [("question", "study", "found", "status")]
     for name in CHOSEN:
