@@ -20,7 +20,7 @@ NETWORKS, SAMPLES = 4, 8
 @pytest.mark.long
 def test_a_short_history_against_a_loop(monkeypatch):
     for name, value in SMALL.items():
-        monkeypatch.setattr(game, name, value)
+        monkeypatch.setattr(study, name, value)
     for name, value in {"POINTS": 24 // 4, "BATCH": NETWORKS * SAMPLES}.items():
         monkeypatch.setattr(study, name, value)
     arm, whole = {"dilemma": 0.3, "tau": 0.9}, jax.random.key(7)
