@@ -88,7 +88,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
     if out is None:
         words = (entry.name, "frozen" if freeze else Path(settings.label).name, *(["sweep"] if settings.sweep else []))
         out = Path("runs") / "-".join(words)
-    alone, judged = not settings.tiny, settings.label == study.scope or (study.scope == ANY and settings.tiny)
+    alone, judged = not settings.tiny, settings.judges(study)
     if settings.profile:
         if study.method not in arms:
             raise ValueError(f"{study.method} trains nothing: there is nothing to profile.")

@@ -131,6 +131,10 @@ class Settings:
         arms = self.arms if self.arms is not None or self.sweep else tuple(study.arms)
         return dataclasses.replace(self, model=study.scope, arms=arms)
 
+    def judges(self, study: Study) -> bool:
+        """True if the study's predictions are about these models."""
+        return self.label == study.scope or (study.scope == ANY and self.tiny)
+
     @property
     def sources(self) -> dict[str, str]:
         """{policy: model} of the option --models. Raises ValueError for a model without a policy."""
