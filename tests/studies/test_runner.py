@@ -403,11 +403,9 @@ def test_each_policy_has_a_model_and_settings_of_its_own():
 
 
 def test_a_study_about_a_model_trains_all_its_arms_with_it():
-    lora = Lora(4, 8.0, ("*",))
-    pretrained = {
-        name: dataclasses.replace(arm, pretrained={"lora": lora}) for name, arm in _template.STUDY.arms.items()
-    }
-    study = dataclasses.replace(_template.STUDY, arms=pretrained, scope="smollm2")
+    lora, tiny = Lora(4, 8.0, ("*",)), _template.STUDY
+    own = {name: dataclasses.replace(arm, pretrained={"lora": lora}) for name, arm in tiny.arms.items()}
+    study = dataclasses.replace(tiny, arms=own, scope="smollm2")
     settings = Settings("toy").for_study(study)
     arms = select_arms(settings, study)
     assert settings.model == "smollm2" and [*arms] == [*study.arms] and settings.judges(study)
