@@ -3,7 +3,7 @@
 One policy plays both seats. NashConv is exact: the chips that best responses win against it, summed over both seats.
 Always betting and calling has 0.667, folding or checking with every card more.
 
-  self_play  RLOO per seat, 192 games an update
+  self_play  RLOO per seat, 96 games an update
   untrained  the model as it comes
 
   python -m experiments small_poker --frozen
@@ -18,7 +18,7 @@ import dataclasses
 from experiments.gallery.small_model import TASKS
 from experiments.self_play.exploitability import RLOO
 from jaxmarl_llm.models.lora import Lora
-from jaxmarl_llm.studies.study import Lower, Study
+from jaxmarl_llm.studies.study import Study
 
 SELF_PLAY = dataclasses.replace(
     TASKS["kuhn"],
@@ -27,7 +27,8 @@ SELF_PLAY = dataclasses.replace(
         "lora": Lora(4, 8.0, ("*",)),
         "evaluate": RLOO.evaluate,
         "groups": 6,
-        "group_size": 32,
+        "group_size": 16,
+        "grad_accumulation": 4,
         "updates": 30,
         "eval_every": 10,
         "hparams": {"learning_rate": 1e-4, "entropy": 0.05},

@@ -1,8 +1,8 @@
 """Does SmolLM2-135M learn sums with a verifier on two cores, and do each agent's own statistics help? Dr. MAS.
 
-A solver and a verifier each have an adapter of their own. The solver answers a sum of two numbers from 1 to 4; the
-verifier approves or rejects; a rejected solver answers once more. Both earn a point if the last answer is right, and the
-verifier one more for each true verdict.
+A solver and a verifier have an adapter each. The solver answers a sum of two numbers from 1 to 4; the verifier approves
+or rejects; a rejected solver answers once more. Both earn a point if the last answer is right, and the verifier one
+more for each true verdict.
 
   agent_wise  one mean and deviation for each agent of a question; a sample is a call
   episode     one mean and deviation for all agents of a question; a sample is an agent in an episode
@@ -37,6 +37,7 @@ AGENT_WISE = task(
     lora=Lora(4, 8.0, ("*",)),
     groups=8,
     group_size=16,
+    grad_accumulation=4,
     updates=20,
     eval_every=10,
     hparams={"learning_rate": 3e-4, "entropy": 0.02},
