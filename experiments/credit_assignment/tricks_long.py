@@ -1,12 +1,12 @@
 """Does Lite PPO match GRPO and DAPO where answers are long and their length is right or wrong?
 
 A question of `Quiz` has one point. The share of its 20 letters that earn it is 10, 30, 50, 70 or 100%. An answer is a
-letter, up to 14 idle words and a stop, a token each. Such questions ask for 8, 8, 5, 2 and 2 words; with over five more
-or fewer an answer earns nothing. So wrong answers are longer, and right ones to hard questions are long as well. Each
-batch is used for two epochs. Two banks have the same questions and differ in the script that a policy first imitates:
+letter, up to 14 idle words and a stop, a token each. Such questions ask for 11, 11, 6, 1 and 1 words; with over four
+more or fewer an answer earns nothing. So hard questions need long answers, and wrong answers are longer. Each batch is
+used for two epochs. Two banks have the same questions and differ in the script that a policy first imitates:
 
-  ...       any answer: a question is answered right with a probability of 0.07 to 0.53
-  easy/...  the best answer, and with probability 0.08 any other one: 0.92 to 0.97 if imitated perfectly
+  ...       any answer: a question is answered right with a probability of 0.05 to 0.40
+  easy/...  the best answer, and with probability 0.08 any other one: 0.92 to 0.96 if imitated perfectly
 
 An arm is an advantage and a mean of the clipped loss. The advantage is the reward minus its group's mean:
 
@@ -22,8 +22,8 @@ An arm is an advantage and a mean of the clipped loss. The advantage is the rewa
 
   python -m experiments tricks_long --seeds 20
 
-Paper: Liu et al. 2025, Tricks or Traps? (Lite PPO), https://arxiv.org/abs/2508.08221. There Qwen3 models of 4B and 8B
-answer in thousands of tokens. Here DAPO has no penalty for overlong answers, and GRPO none on the KL.
+Paper: Liu et al. 2025, Tricks or Traps? (Lite PPO), https://arxiv.org/abs/2508.08221, third version. There Qwen3 models
+of 4B and 8B answer in up to 8,192 tokens. Here DAPO has no penalty for overlong answers, and GRPO none on the KL.
 """
 
 from dataclasses import replace
@@ -76,7 +76,7 @@ def letter_tokens(game: Any) -> SymbolTokenizer:
     return game.game.letter_tokenizer()
 
 
-QUIZ = Quiz(((0.1, 0.3, 0.5, 0.7, 1.0),), 15, LETTERS, LONGEST - 2, words=(8, 8, 5, 2, 2), slack=5)
+QUIZ = Quiz(((0.1, 0.3, 0.5, 0.7, 1.0),), 15, LETTERS, LONGEST - 2, words=(11, 11, 6, 1, 1), slack=4)
 SCALES, MEANS, KEPT = ("group", "batch", "none"), ("row", "token", "constant"), ("all", "informative")
 GRPO = Recipe(
     Noisy(QUIZ, (Errs("start", "best", 0.92),)),
@@ -107,10 +107,10 @@ ARMS = {
 }
 EASY = {"warm_start": (("start",),), "warm_start_updates": 500}
 LENGTHS = "If wrong answers were as long as right ones, a mean would weigh them alike. The level is ours."
-SECTION_5 = "Section 5, Figure 15: above GRPO and DAPO on base models; abstract: 'surpassing' both"
-EASY_DATA = "Section 4.1.2, Figure 6, easy data: a clear advantage of the batch's deviation; Takeaway 2"
+SECTION_5 = "Section 5, Figure 15: 'outperforms' DAPO and GRPO, base models; abstract: 'surpassing' both"
+EASY_DATA = "Section 4.1.2, Figure 6, easy data in its first row: 'global-level calculation exhibits a clear advantage'"
 STUDY = Study(
-    paper=Paper("Tricks or Traps? (Liu et al.)", "https://arxiv.org/abs/2508.08221", 2025, checked="paper"),
+    paper=Paper("Tricks or Traps? (Liu et al.)", "https://arxiv.org/abs/2508.08221", 2025, checked="release"),
     question="Does Lite PPO learn faster than GRPO and DAPO where the length of answers matters?",
     claim="The batch's deviation with the mean over tokens earns more than GRPO and than DAPO.",
     arms=ARMS | {f"easy/{name}": replace(arm, **EASY) for name, arm in ARMS.items()},
