@@ -5,8 +5,8 @@ letter, up to 14 idle words and a stop, a token each. Such questions ask for 11,
 more or fewer an answer earns nothing. So hard questions need long answers, and wrong answers are longer. Each batch is
 used for two epochs. Two banks have the same questions and differ in the script that a policy first imitates:
 
-  ...       any answer: a question is answered right with a probability of 0.05 to 0.40
-  easy/...  the best answer, and with probability 0.08 any other one: 0.92 to 0.96 if imitated perfectly
+  ...       any letter and words that the question takes; with probability 0.3 any other answer: 0.09 to 0.82 are right
+  easy/...  the best answer; with probability 0.08 any other answer: 0.92 to 0.96 are right
 
 An arm is an advantage and a mean of the clipped loss. The advantage is the reward minus its group's mean:
 
@@ -79,12 +79,12 @@ def letter_tokens(game: Any) -> SymbolTokenizer:
 QUIZ = Quiz(((0.1, 0.3, 0.5, 0.7, 1.0),), 15, LETTERS, LONGEST - 2, words=(11, 11, 6, 1, 1), slack=4)
 SCALES, MEANS, KEPT = ("group", "batch", "none"), ("row", "token", "constant"), ("all", "informative")
 GRPO = Recipe(
-    Noisy(QUIZ, (Errs("start", "best", 0.92),)),
+    Noisy(QUIZ, (Errs("guess", "fitting", 0.7), Errs("known", "best", 0.92))),
     seats=(("learner",),),
     advantage=estimate_advantages,
     loss=arm_loss,
     tokenizer=letter_tokens,
-    warm_start=(("random",),),
+    warm_start=(("guess",),),
     warm_start_updates=150,
     hparams={"learning_rate": 2.5e-3, "entropy": 0.0},
     choices={"scale": SCALES, "mean": MEANS, "groups": KEPT},
@@ -105,7 +105,7 @@ ARMS = {
     "dr_grpo": GRPO.with_choice(scale="none", mean="constant"),
     "dapo": DAPO,
 }
-EASY = {"warm_start": (("start",),), "warm_start_updates": 500}
+EASY = {"warm_start": (("known",),), "warm_start_updates": 500}
 LENGTHS = "If wrong answers were as long as right ones, a mean would weigh them alike. The level is ours."
 SECTION_5 = "Section 5, Figure 15: 'outperforms' DAPO and GRPO, base models; abstract: 'surpassing' both"
 EASY_DATA = "Section 4.1.2, Figure 6, easy data in its first row: 'global-level calculation exhibits a clear advantage'"

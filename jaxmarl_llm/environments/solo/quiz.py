@@ -23,6 +23,7 @@ from jaxmarl_llm.environments.helpers import (
     make_view,
     not_negative,
     random_player,
+    uniform,
 )
 from jaxmarl_llm.text.grammar import Grammar
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
@@ -114,8 +115,10 @@ class Quiz:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`best` earns all points that can be earned, with one letter and the words asked for, if any are."""
-        return {"random": random_player(self.view), "best": self._best}
+        """`best` earns all points that can be earned, with one letter and the words asked for, if any are. `fitting`
+        says any letter with a number of words that the question takes; only a quiz with `words` has it."""
+        fitting = {"fitting": self._fitting} if self.words else {}
+        return {"random": random_player(self.view), "best": self._best, **fitting}
 
     def right_answer(self, state: QuizState) -> str:
         """The letter that earns every point that any letter earns, with the words asked for, if any are."""
@@ -164,6 +167,9 @@ class Quiz:
     def _best(self, state: QuizState, seat: jax.Array, key: jax.Array) -> jax.Array:
         letter = state.question % self.answers
         return letter + self.answers * self._words_of(state.question) if self.words else letter
+
+    def _fitting(self, state: QuizState, seat: jax.Array, key: jax.Array) -> jax.Array:
+        return uniform(key, self.score_length(state.question, jnp.arange(self.actions) // self.answers))
 
     def _start(self, question: jax.Array) -> QuizState:
         return QuizState(question, jnp.bool_(False))

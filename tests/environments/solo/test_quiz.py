@@ -63,6 +63,13 @@ def test_words_that_are_asked_for_against_enumeration():
             assert texts[a] == game.right_answer(jax.tree.map(lambda x, q=q: x[q], state))
             assert a == game.scripts["best"](jax.tree.map(lambda x, q=q: x[q], state), None, None)
     assert [row.sum() for row in found] == [3 * 1, 2 * 5, 3 * 1, 3 * 5, 2 * 1, 3 * 5]
+    keys = jax.random.split(jax.random.key(0), (6, 2000))
+    fitting = jax.vmap(jax.vmap(game.scripts["fitting"], (None, None, 0)), (0, None, 0))
+    said = jax.jit(fitting)(state, 0, keys)
+    for q, drawn in enumerate(np.asarray(said)):
+        takes = [a for a in range(60) if abs(a // 10 - (4, 0, 1)[q % 3]) <= 1]
+        share = np.bincount(drawn, minlength=60) / 2000
+        assert share[takes].sum() == 1 and abs(share[takes] - 1 / len(takes)).max() < 0.02
 
 
 def test_a_quiz_without_words_is_described_as_before():
