@@ -106,6 +106,7 @@ ARMS = {
     "dapo": DAPO,
 }
 EASY = {"warm_start": (("known",),), "warm_start_updates": 500}
+IN_BOTH = ("grpo/row", "grpo/token", "lite/token", "dr_grpo")
 LENGTHS = "If wrong answers were as long as right ones, a mean would weigh them alike. The level is ours."
 SECTION_5 = "Section 5, Figure 15: 'outperforms' DAPO and GRPO, base models; abstract: 'surpassing' both"
 EASY_DATA = "Section 4.1.2, Figure 6, easy data in its first row: 'global-level calculation exhibits a clear advantage'"
@@ -113,7 +114,7 @@ STUDY = Study(
     paper=Paper("Tricks or Traps? (Liu et al.)", "https://arxiv.org/abs/2508.08221", 2025, checked="release"),
     question="Does Lite PPO learn faster than GRPO and DAPO where the length of answers matters?",
     claim="The batch's deviation with the mean over tokens earns more than GRPO and than DAPO.",
-    arms=ARMS | {f"easy/{name}": replace(arm, **EASY) for name, arm in ARMS.items()},
+    arms=ARMS | {f"easy/{name}": replace(ARMS[name], **EASY) for name in IN_BOTH},
     method="lite/token",
     metrics=(MEAN, "success", LONGER, START, "silent", "clipped/learner", "length/learner"),
     predictions=(
@@ -123,8 +124,6 @@ STUDY = Study(
         AtLeast(LONGER, "grpo/row", 1.0, source="theory", where=LENGTHS, condition=True),
         AtLeast(START, "easy/grpo/row", 0.85, source="theory", where="Nearly solved; our level.", condition=True),
     ),
-    derived={
-        name: partial(mean_over_updates, metric=metric) for name, metric in ((MEAN, "success"), (LONGER, "longer"))
-    }
+    derived={name: partial(mean_over_updates, metric=x) for name, x in ((MEAN, "success"), (LONGER, "longer"))}
     | {START: partial(at_first, metric="success")},
 )

@@ -79,7 +79,7 @@ def test_weight_of_a_token_under_each_mean(arm):
 
 
 def test_arms_differ_in_choices_groups_and_start():
-    assert len(STUDY.arms) == 12
+    assert len(STUDY.arms) == 10
     for name, arm in STUDY.arms.items():
         different = {"selection"} if arm.selection else set()
         different |= {"groups", "hparams"} if name.endswith("dapo") else set()
