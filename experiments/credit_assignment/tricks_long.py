@@ -105,7 +105,7 @@ ARMS = {
     "dr_grpo": GRPO.with_choice(scale="none", mean="constant"),
     "dapo": DAPO,
 }
-EASY = {"warm_start": (("known",),), "warm_start_updates": 500}
+EASY: dict[str, Any] = {"warm_start": (("known",),), "warm_start_updates": 500}
 IN_BOTH = ("grpo/row", "grpo/token", "lite/token", "dr_grpo")
 LENGTHS = "If wrong answers were as long as right ones, a mean would weigh them alike. The level is ours."
 SECTION_5 = "Section 5, Figure 15: 'outperforms' DAPO and GRPO, base models; abstract: 'surpassing' both"
