@@ -18,8 +18,8 @@ reward; advantages are returns-to-go minus those of the group's other games.
   python -m experiments raw_progress --seeds 20
 
 Paper: Robo-Dopamine (Tan et al.) 2025, https://arxiv.org/abs/2512.23703. There a vision-language model estimates
-progress, with errors; here Phi is exact. The release has the hops, "Instant Hop/Reward" in its plots, and no training by
-reinforcement. Of the paper the abstract was read. It names no undoing: that this is its trap is our reading.
+progress, with errors; here Phi is exact. The release computes the hop, "Instant Hop/Reward" in its plots, and has no
+code of RL. The abstract alone was read; it names no undoing, and that its trap is undoing is our reading.
 """
 
 from dataclasses import replace
