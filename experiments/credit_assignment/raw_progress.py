@@ -74,6 +74,7 @@ OUTCOME = replace(
 TRAP = "Abstract: unsound shaping 'misguides policy optimization', policy-invariant shaping avoids it."
 FASTER = "Abstract: 'significantly improves policy learning efficiency'. Its comparison was not read."
 CYCLE = "A work undone and done again pays 1/4 here, and less than nothing as a potential."
+SOONER = "Seeds 100 to 103: 11.5 against 24.5 updates. Progress pays every work from the first update on."
 OURS = "The level is ours: nothing is compared if undoing is unknown, or the task known at first, or never learnt."
 STUDY = Study(
     paper=Paper("Robo-Dopamine (Tan et al.)", "https://arxiv.org/abs/2512.23703", 2025, checked="release"),
@@ -87,6 +88,7 @@ STUDY = Study(
         Higher("score", "potential", than="raw_progress", source="paper", where=TRAP),
         Lower(UPDATES, "potential", than="outcome", source="paper", where=FASTER),
         Higher("undone", "gains", than="potential", source="theory", where=CYCLE),
+        Lower(UPDATES, "raw_progress", than="outcome", source="pilot", where=SOONER),
         AtLeast("undone at first", "outcome", 0.02, source="theory", where=OURS, condition=True),
         AtMost("completed at first", "outcome", 0.3, source="theory", where=OURS, condition=True),
         AtLeast("completed", "outcome", 0.6, source="theory", where=OURS, condition=True),

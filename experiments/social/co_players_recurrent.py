@@ -58,7 +58,7 @@ def play(weights: Any, chances: jax.Array, told: jax.Array, key: jax.Array) -> t
         memory, situation, theirs = now
         memory, read = Learners().apply(weights, memory, situation, told)
         dice, coin = jax.random.uniform(key, (2, *situation.shape))
-        action = (dice >= jax.nn.sigmoid(read[..., 0])).astype(jnp.int32)
+        action = (dice >= jax.nn.sigmoid(read[..., 0])).astype(jnp.int32)  # type: ignore[index]  # flax: a dict or any
         answer = coin[:, :GAMES] >= jnp.take_along_axis(chances, theirs[..., None], 2)[..., 0]
         other = jnp.concatenate([action[::-1, :GAMES], answer.astype(jnp.int32)], 1)
         after = memory, 1 + 2 * action + other, 1 + 2 * other[:, GAMES:] + action[:, GAMES:]
