@@ -48,9 +48,9 @@ def compute_reward(episodes: Episodes, hparams: Hparams) -> jax.Array:
     """The arm's reward [B, T, A]: the stop's pay and that of progress."""
     change = episodes.measured[..., 0]
     before = change.cumsum(1) - change  # Phi
-    most = jnp.where(change > 0, 1 - before, jnp.where(change < 0, before, 1))  # the largest change in this direction
+    room = jnp.where(change > 0, 1 - before, jnp.where(change < 0, before, 1))  # the largest change in this direction
     potential = rewards.potential_difference(before, episodes.acted, GAMMA)
-    kinds = {"raw_progress": change / most, "gains": jnp.maximum(change, 0), "potential": potential}
+    kinds = {"raw_progress": change / room, "gains": jnp.maximum(change, 0), "potential": potential}
     return episodes.reward[..., 0] + select(hparams, "added", none=0.0, **kinds)
 
 

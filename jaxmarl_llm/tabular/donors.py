@@ -43,11 +43,11 @@ def images(traces: np.ndarray) -> np.ndarray:
     It is the reputation of the paper's release, read from the oldest gift to the newest: 1 less the distance of the
     gift from the image of its recipient. The oldest known gift is an image itself, and a stranger's image is 1.
     """
-    image, most = np.full(len(traces), UNKNOWN), len(SHARES) - 1
+    image, whole = np.full(len(traces), UNKNOWN), len(SHARES) - 1
     for gift in traces.T[::-1]:
-        judged = np.where(image == UNKNOWN, gift, most - np.abs(gift - image))
+        judged = np.where(image == UNKNOWN, gift, whole - np.abs(gift - image))
         image = np.where(gift == UNKNOWN, image, judged)
-    return np.where(image == UNKNOWN, most, image)
+    return np.where(image == UNKNOWN, whole, image)
 
 
 def logits_of(net: dict, trace: jax.Array, steps: Any, fine: Any) -> jax.Array:

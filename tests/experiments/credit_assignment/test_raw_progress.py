@@ -48,7 +48,7 @@ def pay(arm, day):
     return paid
 
 
-@pytest.mark.parametrize("arm", STUDY.arms)
+@pytest.mark.parametrize("arm", STUDY.recipes)
 def test_rewards_and_credit_against_a_loop(played, arm):
     acted, group = np.asarray(played.episodes.acted)[..., 0], np.asarray(played.episodes.group)
     wanted, to_go = np.zeros(acted.shape), np.zeros(acted.shape)
@@ -56,7 +56,7 @@ def test_rewards_and_credit_against_a_loop(played, arm):
         for t in reversed(range(len(day))):
             wanted[b, t] = pay(arm, day)[t]
             to_go[b, t] = wanted[b, t] + GAMMA * (to_go[b, t + 1] if t + 1 < len(day) else 0)
-    recipe = STUDY.arms[arm]
+    recipe = STUDY.recipes[arm]
     found = jax.jit(lambda episodes: compute_reward(episodes, recipe.all_hparams))(played.episodes)
     np.testing.assert_allclose(np.asarray(found)[..., 0], wanted, atol=1e-6)
     advantage = np.asarray(credited(recipe, played).advantage)[..., 0]
@@ -93,6 +93,6 @@ def test_metrics(played):
 
 
 def test_arms_differ_in_the_added_reward_alone():
-    assert all(differences(arm, OUTCOME) <= {"selection"} for arm in STUDY.arms.values())
-    assert [arm.all_hparams["added"] for arm in STUDY.arms.values()] == [*ADDED]
-    assert [*STUDY.arms] == ["outcome", *ADDED[1:]]
+    assert all(differences(arm, OUTCOME) <= {"selection"} for arm in STUDY.recipes.values())
+    assert [arm.all_hparams["added"] for arm in STUDY.recipes.values()] == [*ADDED]
+    assert [*STUDY.recipes] == ["outcome", *ADDED[1:]]
