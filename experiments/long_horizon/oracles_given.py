@@ -1,8 +1,8 @@
-"""What does a given player of long games lack, the plan, the next subgoal or the state? LUMINA's oracles.
+"""What does a given player of long games lack: the plan, the next subgoal or the state? LUMINA's oracles.
 
 The study `oracles` trains a policy for each oracle. Here one policy a game is trained, and an oracle speaks to it in
-half of the games, each oracle in turn (`Switched`). Then it is judged without further learning: in the same games each
-arm tells it one thing in half of them. An oracle speaks before each answer:
+half of the games, each oracle in turn (`Switched`). Then it only plays: in the same games each arm tells it one thing
+in half of them. An oracle speaks before each answer:
 
   none     nothing, in both halves
   plan     the answer of a player who knows everything
@@ -21,13 +21,13 @@ Metrics:
   gain           solved told less solved untold, of one policy
 
   python -m experiments oracles_given --seeds 20
+  python -m experiments oracles_given --model smollm2 --seeds 1 --arms rooms/plan rooms/state text/rooms/history
 
-Paper: LUMINA (Rakhsha et al.) 2026, https://arxiv.org/abs/2601.16649. There the players are pretrained models and the
-games are others. Its third oracle, a pruned history, is left out: a policy that was trained on whole histories cannot
-read a pruned one.
+A pretrained model plays as it comes. In `text/GAME/history`, its arm alone, it is told the state and reads only the
+rules and the present turn. A tiny policy, trained on whole histories, cannot read a pruned one.
+
+Paper: LUMINA (Rakhsha et al.) 2026, https://arxiv.org/abs/2601.16649. There players are pretrained, in other games.
 """
-
-from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
@@ -36,6 +36,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments.long_horizon.oracles import MAZE, ROOMS
+from jaxmarl_llm.environments.around.forgetful import Forgetful
 from jaxmarl_llm.environments.around.oracle import Switch, Switched, Tells
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rollout.trajectory import Episodes
@@ -44,10 +45,11 @@ from jaxmarl_llm.studies.study import AtMost, Higher, Paper, Study
 from jaxmarl_llm.training.left_out import are_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Arranged
+from jaxmarl_llm.training.step import only_play
 
 TOLD, UNTOLD, GAIN = "solved told", "solved untold", "gain"
 ORACLES: dict[str, tuple[Tells, ...]] = {"rooms": ("plan", "subgoal", "state"), "maze": ("plan", "state")}
-TAUGHT, JUDGED = 4, 64  # groups of an update
+TAUGHT, JUDGED = 4, 32  # groups of an update
 
 
 def teach(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array, *, oracles: tuple[Tells, ...]) -> Arranged:
@@ -69,32 +71,40 @@ def measure(episodes: Episodes) -> dict[str, jax.Array]:
     solved, kept = episodes.reward[..., 0].sum((1, 2)), are_kept(episodes)
     even = episodes.group % 2 == 0
     told, untold = (jnp.where(x, solved, 0).sum() / jnp.maximum(x.sum(), 1) for x in (kept & even, kept & ~even))
-    return {"told": told, "untold": untold, "lead": told - untold}
+    return {TOLD: told, UNTOLD: untold, GAIN: told - untold}
 
 
 def agent(recipe: Recipe, oracles: tuple[Tells, ...]) -> Recipe:
     """A policy that learns with and without each oracle."""
     game = Switched(recipe.game, oracles)
     arrange = partial(teach, oracles=oracles)
-    return replace(recipe, game=game, arrange=arrange, measure=measure, updates=300, groups=TAUGHT, pretrained={})
+    return replace(recipe, game=game, arrange=arrange, measure=measure, updates=150, groups=TAUGHT, pretrained={})
 
 
 def examine(trained: Recipe, oracles: tuple[Tells, ...]) -> Recipe:
-    """The trained policy, which does not learn any more."""
+    """The trained policy, or a pretrained model, which does not learn any more."""
     return replace(
-        trained.with_hparams(learning_rate=0.0),
+        trained,
         warm_start=trained,
         arrange=partial(judge, oracles=oracles),
         choices={"told": ("none", *oracles)},
-        updates=10,
+        step=only_play,
+        updates=5,
         groups=JUDGED,
-        group_size=2,
+        group_size=4,
+        pretrained={"groups": JUDGED, "group_size": 2, "updates": 1, "step": only_play},
     )
+
+
+def forget(arm: Recipe) -> Recipe:
+    """A player who is told the state and reads only the rules and the present turn."""
+    game = Forgetful(arm.game)
+    return replace(arm.with_choice(told="state"), game=game, seats=(game.line_up("learner"),), warm_start=())
 
 
 JUDGES = {name: examine(agent(game, ORACLES[name]), ORACLES[name]) for name, game in (("rooms", ROOMS), ("maze", MAZE))}
 PLANNING = "abstract: some interventions, as planning, consistently improve performance across settings"
-MEMORY = "A plan without the answer: told the next thing, a policy need not remember the quest from the rules."
+MEMORY = "A plan without the answer: told the next thing, a policy need not remember the quest."
 ALL = "Ours: who solves all lacks nothing."
 LACKS = "The walker lacks only its place. The state of the rooms is three facts a turn, of which one is of use."
 STUDY = Study(
@@ -106,6 +116,7 @@ STUDY = Study(
         for name, arm in JUDGES.items()
         for told in ("none", *ORACLES[name])
     },
+    extra={f"text/{name}/history": forget(arm) for name, arm in JUDGES.items()},
     method="rooms/plan",
     metrics=(TOLD, UNTOLD, GAIN),
     predictions=(
@@ -114,9 +125,6 @@ STUDY = Study(
         *(AtMost(TOLD, f"{name}/none", 0.9, source="theory", where=ALL, condition=True) for name in ORACLES),
         Higher(GAIN, "maze/state", than="rooms/state", source="theory", where=LACKS),
     ),
-    x="update of 128 games without learning",
-    derived={
-        name: partial(mean_over_updates, metric=metric)
-        for name, metric in ((TOLD, "told"), (UNTOLD, "untold"), (GAIN, "lead"))
-    },
+    x="batch of 128 games without learning",
+    derived={name: partial(mean_over_updates, metric=name) for name in (TOLD, UNTOLD, GAIN)},
 )

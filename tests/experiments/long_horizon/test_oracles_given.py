@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.long_horizon.oracles_given import JUDGED, ORACLES, STUDY, TAUGHT, measure
+from jaxmarl_llm.training.step import only_play
 from tests.support.recipe_plays import differences
 
 KEY = jax.random.key(0)
@@ -38,7 +39,7 @@ def test_the_arms_of_a_game_judge_one_policy():
     for name, arm in STUDY.arms.items():
         first = STUDY.arms[f"{name.partition('/')[0]}/none"]
         assert differences(first, arm) <= {"selection"} and arm.warm_start is first.warm_start
-        assert arm.all_hparams["learning_rate"] == 0 and first.warm_start.all_hparams["learning_rate"] > 0
+        assert arm.step is only_play and arm.warm_start.step is None
         assert arm.game is arm.warm_start.game and arm.seats == arm.warm_start.seats
 
 
@@ -54,5 +55,5 @@ def test_both_halves_against_a_loop():
         if acted[b].any():
             won[group[b] % 2 == 0].append(reward[b, ..., 0].sum())
     told, untold = (np.mean(won[even]) for even in (True, False))
-    assert found["told"] == pytest.approx(told) and found["untold"] == pytest.approx(untold)
-    assert found["lead"] == pytest.approx(told - untold) and len(won[True]) == 5
+    assert found["solved told"] == pytest.approx(told) and found["solved untold"] == pytest.approx(untold)
+    assert found["gain"] == pytest.approx(told - untold) and len(won[True]) == 5
