@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.long_horizon.oracles_given import JUDGED, ORACLES, STUDY, TAUGHT, measure
+from jaxmarl_llm.environments.around.oracle import Switch
 from jaxmarl_llm.training.step import only_play
 from tests.support.recipe_plays import differences
 
@@ -41,6 +42,24 @@ def test_the_arms_of_a_game_judge_one_policy():
         assert differences(first, arm) <= {"selection"} and arm.warm_start is first.warm_start
         assert arm.step is only_play and arm.warm_start.step is None
         assert arm.game is arm.warm_start.game and arm.seats == arm.warm_start.seats
+
+
+def test_with_a_pruned_history_it_reads_the_state_and_the_present_turn():
+    for game in ORACLES:
+        arm, told = STUDY.extra[f"text/{game}/history"], STUDY.arms[f"{game}/state"]
+        on, whole = switched(arm), told.game
+        assert (on == switched(told)).all()
+    reset, step, told_step = jax.jit(arm.game.reset), jax.jit(arm.game.step), jax.jit(whole.step)
+    deal = Switch(jnp.asarray(on[0]))
+    (state, view), (inner, told) = reset(KEY, 0, deal), jax.jit(whole.reset)(KEY, 0, deal)
+    facts = len(whole.game.facts)
+    for turn in range(2):
+        others = np.arange(arm.game.agents) != turn
+        assert (np.asarray(view.phrases)[others] == -1).all()
+        np.testing.assert_array_equal(view.phrases[turn], told.phrases[0])
+        assert (np.asarray(view.phrases)[turn, -facts:] >= 0).all()  # the state stands last
+        state, view, _ = step(state, jnp.zeros(arm.game.agents, jnp.int32), KEY)
+        inner, told, _ = told_step(inner, jnp.zeros(1, jnp.int32), KEY)
 
 
 def test_both_halves_against_a_loop():
