@@ -49,7 +49,7 @@ from jaxmarl_llm.training.step import only_play
 
 TOLD, UNTOLD, GAIN = "solved told", "solved untold", "gain"
 ORACLES: dict[str, tuple[Tells, ...]] = {"rooms": ("plan", "subgoal", "state"), "maze": ("plan", "state")}
-TAUGHT, JUDGED = 4, 32  # groups of an update
+TAUGHT, JUDGED = 4, 8  # groups of an update
 
 
 def teach(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array, *, oracles: tuple[Tells, ...]) -> Arranged:
@@ -89,10 +89,10 @@ def examine(trained: Recipe, oracles: tuple[Tells, ...]) -> Recipe:
         arrange=partial(judge, oracles=oracles),
         choices={"told": ("none", *oracles)},
         step=only_play,
-        updates=5,
+        updates=20,
         groups=JUDGED,
         group_size=4,
-        pretrained={"groups": JUDGED, "group_size": 2, "updates": 1, "step": only_play},
+        pretrained={"groups": JUDGED, "group_size": 2, "updates": 2, "step": only_play},
     )
 
 
@@ -125,6 +125,6 @@ STUDY = Study(
         *(AtMost(TOLD, f"{name}/none", 0.9, source="theory", where=ALL, condition=True) for name in ORACLES),
         Higher(GAIN, "maze/state", than="rooms/state", source="theory", where=LACKS),
     ),
-    x="batch of 128 games without learning",
+    x="batch of 32 games without learning",
     derived={name: partial(mean_over_updates, metric=name) for name in (TOLD, UNTOLD, GAIN)},
 )
