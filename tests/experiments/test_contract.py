@@ -121,7 +121,7 @@ class Traced:
             run = jax.eval_shape(partial(begin.init_run, parts), KEY)
             after, metrics = jax.eval_shape(partial(arm.step, parts), run, hparams, KEY, jnp.int32(0))
             assert shapes(after) == shapes(run)
-            return named(metrics)
+            return named(metrics, learns=arm.step is not step.only_play)
         common = dataclasses.replace(arm, advantage=None)
         if arm.arrange is None:  # what is played with depends on neither
             common = dataclasses.replace(common, init_state=no_state, hparams={}, choices={}, selection={})
@@ -170,8 +170,8 @@ def played(parts: Parts):
     return run, *jax.eval_shape(play, run)
 
 
-def named(metrics) -> set[str]:
-    assert all(x.shape == () for x in metrics.values()) and "loss" in metrics
+def named(metrics, learns: bool = True) -> set[str]:
+    assert all(x.shape == () for x in metrics.values()) and ("loss" in metrics) == learns
     return set(metrics)
 
 
