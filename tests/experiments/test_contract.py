@@ -177,11 +177,12 @@ def named(metrics, learns: bool = True) -> set[str]:
 
 # Tracing compiles nothing but keys and constants: a study that compiles more in this test runs a step or an arm.
 MOST_PROGRAMS = 24
-MORE_PROGRAMS = {"known_credit": 200}  # the trees of four games are enumerated, a program for each operation
+# The trees of four games and of one are enumerated, a program for each operation.
+MORE_PROGRAMS = {"known_credit": 200, "subgoals_exact": 100}
 # Networks, copies, several games, all estimators: three to ten seconds of tracing.
 LONG = (
     *("comas", "cory_kl", "discriminator", "families", "inverse", "known_credit", "lmrl"),
-    *("merges", "merges_shared", "pipeline"),
+    *("merges", "merges_shared", "pipeline", "subgoals_exact"),
 )
 
 
