@@ -6,14 +6,14 @@ who does anything else, undoing included, in 70% of the turns. Phi is the share 
 reward; advantages are returns-to-go minus those of the group's other games.
 
   outcome       the stop's pay alone
-  raw_progress  + the hop of the turn, as in the release: (Phi' - Phi) / (1 - Phi) for progress, (Phi' - Phi) / Phi for
-                regress. The last work undone and done again pays -1/4 + 1
+  raw_progress  + the hop of the release's incremental mode: (Phi' - Phi) / (1 - Phi) for progress, (Phi' - Phi) / Phi
+                for regress. The last work undone and done again pays -1/4 + 1
   gains         + Phi' - Phi for progress, nothing for regress
   potential     + 0.95 Phi' - Phi, with Phi = 0 after the end
 
   undone     share of turns that undo a work
   completed  share of games that stop with all works done
-  score      the stop's pay, discounted: the goal of all arms
+  score      the stop's pay, discounted, by which all arms are judged
 
   python -m experiments raw_progress --seeds 20
 

@@ -1,12 +1,13 @@
-"""Does Lite PPO match GRPO and DAPO where answers are long and their length is right or wrong?
+"""Does Lite PPO learn faster than GRPO and DAPO where answers have a right length?
 
 A question of `Quiz` has one point. The share of its 20 letters that earn it is 10, 30, 50, 70 or 100%. An answer is a
 letter, up to 14 idle words and a stop, a token each. Such questions ask for 11, 11, 6, 1 and 1 words; with over four
-more or fewer an answer earns nothing. So hard questions need long answers, and wrong answers are longer. Each batch is
-used for two epochs. Two banks have the same questions and differ in the script that a policy first imitates:
+more or fewer an answer earns nothing. So hard questions need long answers, and in the first bank wrong answers are
+longer. Each batch is used for two epochs. Two banks have the same questions and differ in the script that a policy first
+imitates:
 
   ...       any letter and words that the question takes; with probability 0.3 any other answer: 0.09 to 0.82 are right
-  easy/...  the best answer; with probability 0.08 any other answer: 0.92 to 0.96 are right
+  easy/...  the best answer; with probability 0.08 any other answer: 0.92 to 0.95 are right
 
 An arm is an advantage and a mean of the clipped loss. The advantage is the reward minus its group's mean:
 

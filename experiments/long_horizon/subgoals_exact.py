@@ -1,7 +1,7 @@
 """Is credit by segments unbiased, and less noisy than flat GAE? HiPER's two statements, over all games of a small game.
 
-A seed is a random policy of a game of subgoals: two rooms, a thing to take, three turns. Mean and variance of a game's
-policy gradient are computed over all its games. Nothing is trained or sampled.
+A seed is a random policy of a game of subgoals: two rooms, two things, one of them to take, three turns. Mean and
+variance of a game's policy gradient are computed over all its games. Nothing is trained or sampled.
 
   hae, flat            HiPER's advantages by segments, and GAE over words; exact values, lambda 1, not normalised
   hae_0.95, flat_0.95  lambda 0.95 for a segment and a turn in `hae`, for a turn in `flat`, as in `subgoals_long`

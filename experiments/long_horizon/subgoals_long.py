@@ -3,7 +3,7 @@
 The study `subgoals` has games of six turns, too short for the paper's claim. Here three things lie in three rooms and
 are to be taken in a given order within 12 turns; the last one pays a point. In each turn the seat keeps its subgoal,
 which costs 0.03 points, or switches, names the subgoal, and acts. The critic is the table of `subgoals`, which learns
-before the policies do. They imitate the same player, for twice as long.
+for ten updates before the policies do, for 40. They imitate the same player, for twice as long.
 
   hae             HiPER: GAE within a segment for acts, over segments for subgoals, the return to the segment's end for
                   keep and switch; each normalised over its own words
