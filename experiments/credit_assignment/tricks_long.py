@@ -3,8 +3,7 @@
 A question of `Quiz` has one point. The share of its 20 letters that earn it is 10, 30, 50, 70 or 100%. An answer is a
 letter, up to 14 idle words and a stop, a token each. Such questions ask for 11, 11, 6, 1 and 1 words; with over four
 more or fewer an answer earns nothing. So hard questions need long answers, and in the first bank wrong answers are
-longer. Each batch is used for two epochs. Two banks have the same questions and differ in the script that a policy first
-imitates:
+longer. Each batch is used for two epochs. Two banks have the same questions and differ in the script imitated first:
 
   ...       any letter and words that the question takes; with probability 0.3 any other answer: 0.09 to 0.82 are right
   easy/...  the best answer; with probability 0.08 any other answer: 0.92 to 0.95 are right
