@@ -29,9 +29,9 @@ SELF_PLAY = dataclasses.replace(
         "groups": 6,
         "group_size": 16,
         "grad_accumulation": 4,
-        "updates": 30,
+        "updates": 40,
         "eval_every": 10,
-        "hparams": {"learning_rate": 1e-4, "entropy": 0.05},
+        "hparams": {"learning_rate": 2e-4, "entropy": 0.2},
     },
 )
 STUDY = Study(
