@@ -103,8 +103,8 @@ def points_lost(episodes: Episodes) -> dict[str, jax.Array]:
     board = jnp.where(moved, (1 + mover) * jnp.asarray(CELLS, jnp.int32)[cell], 0).cumsum(1)
     value = jnp.asarray(values_of_boards(), jnp.float32)[jnp.pad(board, ((0, 0), (1, 0)))]
     lost = (2 * mover - 1) * jnp.diff(value, axis=1)
-    own = moved & (mover == episodes.group[:, None] % 2)
-    return first_component(episodes) | {"points lost": mean_of_kept(episodes, jnp.where(own, lost, 0).sum(1))}
+    learns = moved & (mover == episodes.group[:, None] % 2)
+    return first_component(episodes) | {"points lost": mean_of_kept(episodes, jnp.where(learns, lost, 0).sum(1))}
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
