@@ -306,7 +306,7 @@ def _tokens_fed(job: Job) -> float:
 def _weights(job: Job) -> tuple[float, float, float]:
     """Numbers in (the layers' matrices, the vocabulary's, adapters)."""
     size = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))
-    maps = (*lora.LINEAR, "router", "experts_gate", "experts_up", "experts_down")
+    maps = (*lora.MAPS, "router", "experts_gate", "experts_up", "experts_down")
     layers = {name: leaf for name, leaf in job.base["layers"].items() if name in maps}
     return size(layers), job.base["embed_tokens"].size, size(job.trainable) if job.loras else 0.0
 

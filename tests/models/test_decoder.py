@@ -273,8 +273,8 @@ def test_random_weights_have_the_shapes_and_sizes_announced(tied):
     assert ("lm_head" in params) != tied
     assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype("bfloat16")}
     assert (params["norm"] == 1).all() and (params["layers"]["input_layernorm"] == 1).all()
-    deviation = {name: float(np.std(np.asarray(params["layers"][name], np.float32))) for name in lora.LINEAR}
-    for name, (_, _, inner) in ((name, announced["layers"][name]) for name in lora.LINEAR):
+    deviation = {name: float(np.std(np.asarray(params["layers"][name], np.float32))) for name in lora.MAPS}
+    for name, (_, _, inner) in ((name, announced["layers"][name]) for name in lora.MAPS):
         assert deviation[name] == pytest.approx(inner**-0.5, rel=0.1)
     assert np.std(np.asarray(params["embed_tokens"], np.float32)) == pytest.approx(0.02, rel=0.1)
 
