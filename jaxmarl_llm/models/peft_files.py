@@ -286,7 +286,7 @@ def stack_adapters(config: Config, sides: Mapping[str, Side], alpha: float) -> t
             b = b * np.float32(side.scale / first.scale)
         start = 0
         for name in joins.get(module, (f"{module}.weight",)):
-            (_, leaf), (layer,), (out, into) = where[name]
+            (_, leaf), (place,), (out, into) = where[name]
             layers = leaves[leaf][0]
             if leaf not in host:
                 host[leaf] = {
@@ -295,8 +295,8 @@ def stack_adapters(config: Config, sides: Mapping[str, Side], alpha: float) -> t
                 }
                 for array in host[leaf].values():
                     array[...] = 0
-            host[leaf]["a"][layer, : side.rank] = a
-            host[leaf]["b"][layer, :, : side.rank] = b[start : start + out]
+            host[leaf]["a"][place, : side.rank] = a
+            host[leaf]["b"][place, :, : side.rank] = b[start : start + out]
             start += out
     lora = Lora(rank, alpha, tuple(name for name in MAPS if name in host))
     return lora, {name: jax.device_put(host[name]) for name in lora.maps}
@@ -391,9 +391,9 @@ def adapter_slots(config: Config, lora: Lora) -> dict[str, Slot]:
     """{PEFT's name: slot} of all tensors of an adapter."""
     return {
         f"base_model.model.{HUGGING_FACE[name].format(layer)}.lora_{side.upper()}.weight": Slot(
-            (name, side), (layer,), shape[1:]
+            (name, side), (place,), shape[1:]
         )
         for name, sides in adapter_shapes(config, lora).items()
         for side, shape in sides.items()
-        for layer in range(shape[0])
+        for place, layer in enumerate(config.layers_with(name))
     }

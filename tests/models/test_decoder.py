@@ -173,7 +173,7 @@ def test_shared_openings_equal_whole_rows_in_value_and_gradient(family):
     (value, states), gradient = run(shared)
     (expected_value, expected_states), expected = run(apart)
     close((value, states), (expected_value, expected_states))
-    close(gradient, expected)
+    close(gradient, expected, 1e-4 if family == "qwen3_5_periods" else 1e-5)  # chunks begin at other tokens
 
 
 def test_rows_divide_over_openings():

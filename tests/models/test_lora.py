@@ -35,7 +35,7 @@ def adapter(seed: int, settings: Lora = LORA) -> dict:
 def alone(one: dict, settings: Lora) -> np.ndarray:
     """Hidden states under W + (alpha / rank) B A, the definition, written out for each layer."""
     layers = dict(PARAMS["layers"])
-    for name in settings.maps:
+    for name in one:
         change = np.stack([np.asarray(b) @ np.asarray(a) for a, b in zip(one[name]["a"], one[name]["b"], strict=True)])
         layers[name] = layers[name] + settings.alpha / settings.rank * change
     return forward({**PARAMS, "layers": layers}, TOKENS)[0]

@@ -283,8 +283,7 @@ def in_transformers(config: Config) -> Any:
         settings["original_max_position_embeddings"] = config.rope.original_max_position_embeddings
         settings |= {"bos_token_id": None}
     if family == "qwen3_5_text":
-        images = {"mrope_section": [1, 1, 0], "mrope_interleaved": True}
-        rope |= {"partial_rotary_factor": config.rope.partial_rotary_factor, **images}
+        rope["partial_rotary_factor"] = config.rope.partial_rotary_factor
     if family == "smollm3":
         settings |= {"use_sliding_window": any(config.sliding)}
         settings |= {"no_rope_layers": list(config.no_rope_layers or (1,) * config.num_hidden_layers)}
