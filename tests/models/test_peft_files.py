@@ -18,6 +18,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from jaxmarl_llm.models import loading, lora
+from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.decoder import append, empty_cache, forward, logits, prepare
 from jaxmarl_llm.models.hf_config import canonical
 from jaxmarl_llm.models.lora import Lora
@@ -239,6 +240,7 @@ FORMS = {  # what peft is asked for, on a model
         {"target_modules": ["qkv_proj", "gate_up_proj", "down_proj"], "rank_pattern": {"gate_up_proj": 3}},
     ),
     "experts": ("qwen3_moe", {"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}),
+    "all_kinds": ("qwen3_5", {"target_modules": "all-linear", "rank_pattern": {"in_proj_qkv": 4}}),
 }
 SHORT = ("patterns", "embeddings_tied", "joined")
 GOLDEN = Path(__file__).parents[1] / "support" / "golden" / "adapters.npz"
@@ -322,7 +324,7 @@ def check_form(form: str, directory: Path, expected: dict[str, np.ndarray]) -> N
                 ours @ stored[name.replace("_B", "_A")].T if "_B" in path else stored[name.replace("_A", "_B")].T @ ours
             )
         else:
-            ours = of_map(own[1], gradient[0], path, stored[name])
+            ours = of_map(base, own[1], gradient[0], path, stored[name])
         assert ours.shape == theirs.shape, name
         assert np.abs(ours - theirs).max() <= 1e-3 * np.abs(theirs).max() > 0, name
 
@@ -330,9 +332,10 @@ def check_form(form: str, directory: Path, expected: dict[str, np.ndarray]) -> N
 JOINED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
 
-def of_map(adapter: dict, gradient: dict, path: str, stored: np.ndarray) -> np.ndarray:
+def of_map(base: Config, adapter: dict, gradient: dict, path: str, stored: np.ndarray) -> np.ndarray:
     """Our gradient of a matrix of peft's; a map that is joined there has the same a in all its parts."""
-    module, side, layer = path.split(".")[-3], path.split("lora_")[1][0], int(path.split(".")[2])
+    module, side = path.split(".")[-3], path.split("lora_")[1][0]
+    layer = base.layers_with(module).index(int(path.split(".")[2]))
     leaves = [(adapter[part], gradient[part]) for part in JOINED.get(module, (module,))]
     if side == "A":
         ours = sum(np.asarray(own["a"][layer]) for _, own in leaves)
