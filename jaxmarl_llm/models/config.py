@@ -280,7 +280,7 @@ class Config:
                 )
 
     def _check_linear(self) -> None:
-        if LINEAR not in self.layer_types:
+        if not self.recurrent:
             return
         sizes = ("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim")
         for name in sizes:
@@ -304,6 +304,11 @@ class Config:
     def kinds(self) -> tuple[str, ...]:
         """The kind of every layer."""
         return self.layer_types or (FULL,) * self.num_hidden_layers
+
+    @property
+    def recurrent(self) -> bool:
+        """True if some layers remember a whole row in a state, which cannot go back to an earlier token."""
+        return LINEAR in self.kinds
 
     @property
     def period(self) -> int:

@@ -89,7 +89,7 @@ def shapes(config: Config) -> dict:
         norms |= {"q_norm": (dim if per_head else queries,), "k_norm": (dim if per_head else keys,)}
     biases = {f"{name}_bias": maps[name][:1] for name in config.maps_with_bias}
     leaves = {**norms, **maps, **biases}
-    if LINEAR in config.kinds:
+    if config.recurrent:
         heads, (mixed, values) = config.linear_num_value_heads, config.linear_widths
         leaves |= {"in_proj_qkv": (mixed, width), "in_proj_z": (values, width), "out_proj": (width, values)}
         leaves |= {name: (heads, width) for name in ("in_proj_b", "in_proj_a")}

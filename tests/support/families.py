@@ -206,6 +206,11 @@ ODD = {  # other settings of the new families, read and written as well
 }
 
 
+def recurrent(vocab_size: int, context: int = 512) -> Config:
+    """A small model with linear_attention."""
+    return replace(FAMILIES["qwen3_5"], vocab_size=vocab_size, max_position_embeddings=context)
+
+
 def random(tree: Any, seed: int) -> Any:
     """Normal numbers in the shapes of the tree, from NumPy: to compile jax.random for every shape takes longer."""
     generator = np.random.default_rng(seed)
