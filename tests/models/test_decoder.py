@@ -353,6 +353,39 @@ def test_experts_on_several_devices_are_those_on_one():
     close(gradient, expected[1], 1e-4)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("axes", ["data=4", SLOW("fsdp=2,tensor=2"), "fsdp=4", "tensor=2"])
+def test_a_model_with_a_state_on_several_devices_is_that_on_one(axes):
+    config = replace(FAMILIES["qwen3_5"], linear_value_head_dim=4)
+    params, tokens, mesh = weights(config), tokens_of(3, 4, 9), sharding.mesh(axes)
+    adapters, policy = two_adapters(params), np.array([0, 0, 1, 1])
+    prompts = Prompts(tokens_of(4, 4, 5), jnp.asarray([4, 3, 5, 4]))
+    placed = sharding.place({"params": params, "adapters": adapters}, mesh)
+    if axes == "tensor=2":
+        assert placed["params"]["layers"]["in_proj_z"].sharding.shard_shape((2, 16, 16)) == (2, 8, 16)
+
+    def run(tree):
+        params, adapters = tree["params"], lora.concatenate(tree["adapters"], (LORA, LORA))
+        prepared, n = decoder.prepare(config, params, adapters), jnp.asarray([9, 5, 0, 7])
+        empty = jax.tree.map(sharding.split_cache, decoder.empty_cache(config, 4, 5))
+        prompt, _ = decoder.append(config, prepared, empty, prompts.tokens, prompts.length, policy)
+        cache = jax.tree.map(sharding.split_cache, decoder.empty_cache(config, 4, 16, prompt))
+        cache, hidden = decoder.append(config, prepared, cache, tokens, n, policy)
+        hidden = jnp.where((jnp.arange(9)[None] < n[:, None])[..., None], hidden, 0)
+
+        def loss(tree):
+            adapters = lora.concatenate(tree["adapters"], (LORA, LORA))
+            return (decoder.forward(config, tree["params"], tokens, prompts, adapters, policy, "full")[0] ** 3).sum()
+
+        return hidden, cache.memories, jax.grad(loss)(tree)
+
+    expected = jax.jit(run)({"params": params, "adapters": adapters})
+    with sharding.use(mesh):
+        found = jax.jit(run)(placed)
+    close(found[:2], expected[:2], 1e-4)
+    close(found[2], expected[2], 1e-4)
+
+
 def ours_of(config: Config) -> dict[str, np.ndarray]:
     """Logits of a text, what greedy play adds to it, and the gradient of a loss in transformers' names."""
     params, tokens = weights(config), tokens_of(9, 3, 11)
