@@ -217,7 +217,7 @@ class Config:
     residual_multiplier: float = 1.0  # factor of the outputs of attention and MLP
     attention_multiplier: float | None = None  # factor of scores, in place of 1 / sqrt(query_pre_attn_scalar)
     logits_scaling: float = 1.0  # logits are divided by it
-    linear_num_key_heads: int = 0  # of layers with linear_attention, and so on; 0: there are none
+    linear_num_key_heads: int = 0  # this and the next four are sizes of layers with linear_attention, if any
     linear_num_value_heads: int = 0  # a multiple of the key heads
     linear_key_head_dim: int = 0
     linear_value_head_dim: int = 0
@@ -323,7 +323,7 @@ class Config:
 
     @property
     def linear_widths(self) -> tuple[int, int]:
-        """Of a layer with linear_attention: (numbers of queries, keys and values together, numbers of values)."""
+        """(numbers of queries, keys and values together, numbers of values) in a layer with linear_attention."""
         values = self.linear_num_value_heads * self.linear_value_head_dim
         return 2 * self.linear_num_key_heads * self.linear_key_head_dim + values, values
 

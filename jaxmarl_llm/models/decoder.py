@@ -5,35 +5,25 @@ Shapes: R rows, T tokens of a chunk, S tokens of a row, P prompts, D width, H he
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.models import delta_net
 from jaxmarl_llm.models.attention import BLOCK, MANY, cache_layout, within
 from jaxmarl_llm.models.config import LINEAR, REMAT, Config, Remat
-from jaxmarl_llm.models.layers import (
-    Memory,
-    angles,
-    block,
-    delta_net,
-    fuse,
-    in_order,
-    no_memory,
-    once,
-    product,
-    rms_norm,
-)
+from jaxmarl_llm.models.delta_net import Memory, no_memory
+from jaxmarl_llm.models.kinds import one_layer, scan_layers
+from jaxmarl_llm.models.layers import angles, block, fuse, in_order, once, product, rms_norm
 from jaxmarl_llm.models.lora import Adapters, PolicyOf, merge
 from jaxmarl_llm.models.packing import Packing, packing
 
 
 class Cache(struct.PyTreeNode):
-    """What later tokens need of every row, an array per layer: XLA would copy stacked layers at every token.
+    """Keys, values and memories of every row, an array per layer: XLA would copy stacked layers at every token.
 
     `prompt` is a cache of P rows; row r then continues row r // (R // P) of it, and its memories begin as the prompt's
     end.
@@ -43,7 +33,7 @@ class Cache(struct.PyTreeNode):
     values: tuple[jax.Array, ...]  # a layer with attention: [R, K, slots, head_dim]
     length: jax.Array  # int32 [R], without the prompt; later slots hold garbage and are never read
     prompt: Cache | None = None
-    memories: tuple[Memory, ...] = ()  # a layer with linear_attention: as `layers.no_memory` has it
+    memories: tuple[Memory, ...] = ()  # a layer with linear_attention: as `delta_net.no_memory` has it
 
     @property
     def slots(self) -> int:
@@ -169,7 +159,7 @@ def forward(
     masks = within(causal[None], (size[:, None] - size[None, :])[None], window)
     rows = embed(config, params, tokens)
     positions = jnp.broadcast_to(size[None], tokens.shape)
-    prefix, prompt_policy = None, policy
+    prefix, prompt_policy, ends = None, policy, None if prompts is None else prompts.length
     if prompts is not None:
         check_shared(tokens.shape[0], prompts.tokens.shape[0])
         group = tokens.shape[0] // prompts.tokens.shape[0]
@@ -224,18 +214,17 @@ def forward(
         if prefix is not None:
 
             def begin(*inputs):
-                shared = len(prompts.length) == len(prefix)
-                whole = prompts.length if shared else None
-                mixed, memory = delta_net(config, weights, *inputs, no_memory(config, len(prefix)), whole)
-                if not shared:  # every row continues its own part of the prompt
-                    empty = no_memory(config, len(rows))
-                    _, memory = delta_net(config, weights, *map(spread, inputs), empty, prompts.length)
-                return mixed, memory if not shared else jax.tree.map(spread, memory)
+                n = ends if ends is not None and len(ends) == len(prefix) else None
+                mixed, memory = delta_net.mix(config, weights, inputs, no_memory(config, len(prefix)), n)
+                if n is not None:
+                    return mixed, jax.tree.map(spread, memory)
+                by_row = tuple(map(spread, inputs))  # every row continues its own part of the prompt
+                return mixed, delta_net.mix(config, weights, by_row, no_memory(config, len(rows)), ends)[1]
 
             prefix, memory = block(config, LINEAR, weights, prefix, None, prompt_policy, begin, pieces=pieces)
 
         def go_on(*inputs):
-            return delta_net(config, weights, *inputs, memory)
+            return delta_net.mix(config, weights, inputs, memory)
 
         rows, _ = block(config, LINEAR, weights, rows, None, policy, go_on, pieces=pieces)
         return rows, prefix
@@ -246,49 +235,6 @@ def forward(
     rows, prefix = scan_layers(config, steps, (rows, prefix), scanned)
     norm = partial(rms_norm, config, weight=params["norm"])
     return norm(rows), None if prefix is None else norm(prefix)
-
-
-def one_layer(config: Config, tree: dict, layer: int, first: int = 0) -> dict:
-    """The leaves of a layer, of a tree {leaf: arrays} stacked over the layers from `first` on that have the leaf."""
-    places = {name: [i for i in config.layers_with(name) if i >= first] for name in sorted(tree)}
-    at = {name: layers.index(layer) for name, layers in places.items() if layer in layers}
-    return {name: jax.tree.map(lambda leaf, i=i: leaf[i], tree[name]) for name, i in at.items()}
-
-
-def scan_layers(config: Config, steps: dict[str, Callable], carry: Any, layers: tuple) -> Any:
-    """The carry after steps[kind](carry, layer) -> (carry, None) of all layers, a loop over whole periods.
-
-    `layers` are trees whose leaves are stacked over the layers that have them; trees of weights are keyed by leaf.
-    """
-    period = config.period
-    if period == 1:
-        return jax.lax.scan(steps[config.kinds[0]], carry, layers)[0]
-    whole = config.num_hidden_layers // period * period
-
-    def part(tree: dict, first: int, last: int) -> dict:
-        """The leaves of some layers, stacked over those of them that have the leaf."""
-        numbers = {name: [first <= i < last for i in config.layers_with(name)] for name in tree}
-        bounds = {name: (has.index(True), has.index(True) + sum(has)) for name, has in numbers.items() if any(has)}
-        return {name: jax.tree.map(lambda x, ends=ends: x[slice(*ends)], tree[name]) for name, ends in bounds.items()}
-
-    def apart(tree: Any) -> Any:
-        """[periods x layers of a period, ...] as [periods, layers of a period, ...]."""
-        return jax.tree.map(lambda x: x.reshape(whole // period, -1, *x.shape[1:]), tree)
-
-    def several(carry: Any, layers: tuple, first: int, count: int) -> Any:
-        base, extra, *facts = layers
-        for i in range(count):
-            weights = (one_layer(config, tree, first + i, first) for tree in (base, extra))
-            layer = *weights, *(fact[i] for fact in facts)
-            carry, _ = steps[config.kinds[first + i]](carry, layer)
-        return carry
-
-    base, extra, *facts = layers
-    loop = apart((part(base, 0, whole), part(extra, 0, whole), *(fact[:whole] for fact in facts)))
-    carry, _ = jax.lax.scan(lambda carry, layers: (several(carry, layers, 0, period), None), carry, loop)
-    count = config.num_hidden_layers
-    rest = part(base, whole, count), part(extra, whole, count), *(fact[whole:] for fact in facts)
-    return several(carry, rest, whole, count - whole)
 
 
 def check_length(config: Config, tokens: int) -> None:
@@ -401,7 +347,7 @@ def append(
             return packed.pack(config.attention(q, *wide, used=used)), (k, v)
 
         def recur(*inputs, at=at, layer=layer):
-            mixed, memory = delta_net(config, layer, *map(packed.unpack, inputs), cache.memories[at], n)
+            mixed, memory = delta_net.mix(config, layer, tuple(map(packed.unpack, inputs)), cache.memories[at], n)
             return packed.pack(mixed), memory
 
         turn = angle[config.sliding[i]] if not config.no_rope_layers or config.no_rope_layers[i] else None

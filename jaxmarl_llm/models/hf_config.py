@@ -283,7 +283,9 @@ def config_json(config: Config) -> dict[str, Any]:
     if local_rope(config) and local.rope_type != "default":
         value["rope_parameters"] = {FULL: rope_json(config.rope), SLIDING: rope_json(local)}
     elif config.model_type == "qwen3_5_text":  # versions that know the family have the table
-        value["rope_parameters"] = rope_json(config.rope) | {"partial_rotary_factor": value.pop("partial_rotary_factor")}
+        value["rope_parameters"] = rope_json(config.rope) | {
+            "partial_rotary_factor": value.pop("partial_rotary_factor")
+        }
     else:
         scaling = rope_json(config.rope)
         value["rope_theta"] = scaling.pop("rope_theta")

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-MAPS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-MAPS += ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj")  # of layers with linear_attention
+MAPS: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+MAPS += ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj")  # only layers with linear_attention
 
 
 @dataclass(frozen=True)

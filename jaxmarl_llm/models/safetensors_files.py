@@ -37,7 +37,9 @@ HUGGING_FACE = {  # {leaf of the tree of weights: its module}, with {} for the l
             "post_feedforward_layernorm",
         )
     },
-    **{name: f"model.layers.{{}}.linear_attn.{name}" for name in ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")},
+    **{
+        name: f"model.layers.{{}}.linear_attn.{name}" for name in ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
+    },
     **{name: f"model.layers.{{}}.linear_attn.{name}" for name in ("out_proj", "conv1d", "A_log")},
     **{"linear_norm": "model.layers.{}.linear_attn.norm", "dt": "model.layers.{}.linear_attn.dt_bias"},
 }
