@@ -313,8 +313,9 @@ class Config:
     @property
     def period(self) -> int:
         """The number of layers after which the layers' leaves repeat: layer i has those of layer i % period."""
-        linear = [kind == LINEAR for kind in self.kinds]
-        return next(p for p in range(1, len(linear) + 1) if all(x == linear[i % p] for i, x in enumerate(linear)))
+        leaves = {kind: {leaf for leaf, kinds in KINDS_WITH.items() if kind in kinds} for kind in set(self.kinds)}
+        has = [leaves[kind] for kind in self.kinds]
+        return next(p for p in range(1, len(has) + 1) if has[p:] == has[:-p])
 
     def layers_with(self, leaf: str) -> tuple[int, ...]:
         """The layers that have a leaf of the tree of weights, in the order in which it is stacked over them."""

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.models import decoder, lora, packing
+from jaxmarl_llm.models import decoder, loading, lora, packing
 from jaxmarl_llm.models.config import Dtypes
 from jaxmarl_llm.models.decoder import Prompts
 from jaxmarl_llm.models.delta_rule import CHUNK
+from jaxmarl_llm.models.hf_config import canonical
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.serving import slots
 from tests.support.families import FAMILIES, ODD, by_their_name, close, in_transformers, random, weights
@@ -175,6 +176,19 @@ def test_a_cache_does_not_continue_a_part_of_a_prompt():
     decoder.empty_cache(
         FAMILIES["qwen3"], 4, 8, decoder.empty_cache(FAMILIES["qwen3"], 2, 8).replace(length=jnp.zeros(4))
     )
+
+
+def test_a_merged_adapter_decodes_and_is_saved_like_the_unmerged(tmp_path):
+    params, tokens = weights(CONFIG), tokens_of(8, 2, 7)
+    adapter = random(jax.eval_shape(lambda: lora.init(jax.random.key(0), params, LORA)), 3)
+    assert set(adapter) == set(LORA.maps)
+    joined = lora.concatenate([adapter], [LORA])
+    loading.save(tmp_path / "merged", canonical(CONFIG), params, adapter=(LORA, adapter))
+    config, merged, _ = loading.load(tmp_path / "merged")
+    run = lambda prepared: append(CONFIG, prepared, decoder.empty_cache(CONFIG, 2, 8), tokens, jnp.array([7, 4]))[1]
+    expected = run(decoder.prepare(CONFIG, params, joined))
+    for prepared in (decoder.prepare(CONFIG, params, joined, merged=True), decoder.prepare(config, merged)):
+        close(run(prepared), expected, 2e-5)
 
 
 def test_a_slot_without_a_token_has_no_memory():
