@@ -29,14 +29,14 @@ Rule = tuple[tuple[str, ...], ...]  # for each of a leaf's last axes, the mesh's
 OUT_IN, IN_OUT = ((TENSOR,), (FSDP,)), ((FSDP,), (TENSOR,))
 RULES: dict[str, Rule] = {  # {end of a leaf's path: rule}; leading axes (runs, layers) are not split
     r"embed_tokens|lm_head": ((TENSOR, FSDP), ()),
-    r"([qkv]|gate|up)_proj": OUT_IN,
-    r"(o|down)_proj": IN_OUT,
+    r"([qkv]|gate|up)_proj|in_proj_(qkv|z|a|b)": OUT_IN,
+    r"(o|down|out)_proj": IN_OUT,
     r"experts_(gate|up|down)": ((TENSOR, FSDP), (), ()),
     r"([qkv]|gate|up)_proj_bias": ((TENSOR,),),
-    r"([qkv]|gate|up)_proj/a": ((), (FSDP,)),
-    r"([qkv]|gate|up)_proj/b": ((TENSOR,), ()),
-    r"(o|down)_proj/a": ((), (TENSOR,)),
-    r"(o|down)_proj/b": ((FSDP,), ()),
+    r"(([qkv]|gate|up)_proj|in_proj_(qkv|z|a|b))/a": ((), (FSDP,)),
+    r"(([qkv]|gate|up)_proj|in_proj_(qkv|z|a|b))/b": ((TENSOR,), ()),
+    r"(o|down|out)_proj/a": ((), (TENSOR,)),
+    r"(o|down|out)_proj/b": ((FSDP,), ()),
 }
 
 
@@ -183,7 +183,7 @@ def rows(x: jax.Array) -> jax.Array:
 
 
 def split_cache(x: jax.Array) -> jax.Array:
-    """Under a mesh: keys or values [R, K, ...] split by rows, and by heads over tensor if they divide."""
+    """Under a mesh: keys, values or states [R, K, ...] split by rows, and by heads over tensor if they divide."""
     around = _around()
     divides = around is not None and x.ndim == 4 and x.shape[1] % around.shape[TENSOR] == 0
     return _by_rows(x, (TENSOR,) if divides else ())

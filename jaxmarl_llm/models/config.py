@@ -135,13 +135,26 @@ GEMMA_NORMS = (
 )
 
 
+# Kinds of layers, as config.json's layer_types names them: attention to all tokens, to a window, or the delta rule
+FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
+ATTENTION = (FULL, SLIDING)
+KINDS_WITH = {  # {leaf of the tree of weights: the kinds of layers that have it}; all layers have the other leaves
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"), ATTENTION),
+    **dict.fromkeys(("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"), (LINEAR,)),
+    **dict.fromkeys(("conv1d", "A_log", "dt", "linear_norm"), (LINEAR,)),
+}
+
+
 class Family(NamedTuple):
     """Features of a model_type's layers that no key of config.json states."""
 
     norms: tuple[str | None, ...] = LLAMA_NORMS  # before attention, after it, before the MLP, after it
     qk_norm: Literal["", "head", "all"] = ""  # norms of queries and keys: per head, or over all heads
-    gemma: bool = False  # norm weights are stored minus 1, embeddings are multiplied by sqrt(width)
+    minus_one: bool = False  # norm weights are stored minus 1, except for `linear_norm`
+    scaled_embeddings: bool = False  # embeddings are multiplied by sqrt(width)
+    gated: bool = False  # q_proj also has a gate of every head, whose sigmoid multiplies the attention's output
     o_bias: bool = True  # attention_bias covers o_proj too
+    kinds: tuple[str, ...] = ATTENTION  # the kinds of layers
 
 
 FAMILIES: dict[str, Family] = {
@@ -151,12 +164,13 @@ FAMILIES: dict[str, Family] = {
     "qwen2": Family(o_bias=False),
     "qwen3": Family(qk_norm="head"),
     "qwen3_moe": Family(qk_norm="head"),
-    "gemma2": Family(GEMMA_NORMS, gemma=True),
-    "gemma3_text": Family(GEMMA_NORMS, "head", gemma=True),
+    "gemma2": Family(GEMMA_NORMS, minus_one=True, scaled_embeddings=True),
+    "gemma3_text": Family(GEMMA_NORMS, "head", minus_one=True, scaled_embeddings=True),
     "phi3": Family(),
     "olmo2": Family((None, "post_attention_layernorm", None, "post_feedforward_layernorm"), "all"),
     "smollm3": Family(),
     "granite": Family(),
+    "qwen3_5_text": Family(qk_norm="head", minus_one=True, gated=True, kinds=(FULL, LINEAR)),
 }
 
 
@@ -191,7 +205,7 @@ class Config:
     mlp_bias: bool = False
     query_pre_attn_scalar: float | None = None  # scores are divided by its square root; None: head_dim
     sliding_window: int | None = None  # positions that a sliding layer sees, the token's own included
-    layer_types: tuple[str, ...] = ()  # full_attention or sliding_attention for each layer; (): all full
+    layer_types: tuple[str, ...] = ()  # the kind of each layer: FULL, SLIDING or LINEAR; (): all full
     rope_sliding: Rope | None = None  # for sliding layers; None: the same as `rope`
     no_rope_layers: tuple[int, ...] = ()  # by layer: 0 without rotary embeddings, else 1; (): all have them
     final_logit_softcapping: float | None = None
@@ -203,6 +217,11 @@ class Config:
     residual_multiplier: float = 1.0  # factor of the outputs of attention and MLP
     attention_multiplier: float | None = None  # factor of scores, in place of 1 / sqrt(query_pre_attn_scalar)
     logits_scaling: float = 1.0  # logits are divided by it
+    linear_num_key_heads: int = 0  # this and the next four are sizes of layers with linear_attention, if any
+    linear_num_value_heads: int = 0  # a multiple of the key heads
+    linear_key_head_dim: int = 0
+    linear_value_head_dim: int = 0
+    linear_conv_kernel_dim: int = 0  # tokens that the convolution sees, the token's own included
     dtypes: Dtypes = field(default_factory=Dtypes)
 
     def __post_init__(self):
@@ -229,6 +248,11 @@ class Config:
                 raise ValueError(f"{name} must be one of {', '.join(possible)}, got {given!r}.")
         if self.layer_types and len(self.layer_types) != self.num_hidden_layers:
             raise ValueError(f"layer_types names {len(self.layer_types)} of {self.num_hidden_layers} layers.")
+        if unknown := [kind for kind in self.layer_types if kind not in self.family.kinds]:
+            raise ValueError(
+                f"layer_types holds {unknown[0]!r}, and a {self.model_type} has {' and '.join(self.family.kinds)}."
+            )
+        self._check_linear()
         if any(self.sliding) and not self.sliding_window:
             raise ValueError("Layers with sliding_attention need a sliding_window.")
         if self.no_rope_layers and len(self.no_rope_layers) != self.num_hidden_layers:
@@ -255,9 +279,54 @@ class Config:
                     f"{len(rope.long_factor)}."
                 )
 
+    def _check_linear(self) -> None:
+        if not self.recurrent:
+            return
+        sizes = ("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim")
+        for name in sizes:
+            if not (isinstance(getattr(self, name), int) and getattr(self, name) > 0):
+                raise ValueError(f"{name} must be a positive whole number, got {getattr(self, name)!r}.")
+        if not (isinstance(self.linear_conv_kernel_dim, int) and self.linear_conv_kernel_dim > 1):
+            raise ValueError(f"linear_conv_kernel_dim must be at least 2, got {self.linear_conv_kernel_dim!r}.")
+        if self.linear_num_value_heads % self.linear_num_key_heads:
+            raise ValueError(
+                f"linear_num_value_heads ({self.linear_num_value_heads}) must be a multiple of linear_num_key_heads "
+                f"({self.linear_num_key_heads})."
+            )
+        if set(self.layer_types) == {LINEAR}:
+            raise ValueError("Of the layers at least one must have attention, but all have linear_attention.")
+
     @property
     def family(self) -> Family:
         return FAMILIES[self.model_type]
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kind of every layer."""
+        return self.layer_types or (FULL,) * self.num_hidden_layers
+
+    @property
+    def recurrent(self) -> bool:
+        """True if some layers remember a whole row in a state, which cannot go back to an earlier token."""
+        return LINEAR in self.kinds
+
+    @property
+    def period(self) -> int:
+        """The number of layers after which the layers' leaves repeat: layer i has those of layer i % period."""
+        leaves = {kind: {leaf for leaf, kinds in KINDS_WITH.items() if kind in kinds} for kind in set(self.kinds)}
+        has = [leaves[kind] for kind in self.kinds]
+        return next(p for p in range(1, len(has) + 1) if has[p:] == has[:-p])
+
+    def layers_with(self, leaf: str) -> tuple[int, ...]:
+        """The layers that have a leaf of the tree of weights, in the order in which it is stacked over them."""
+        kinds = KINDS_WITH.get(leaf.removesuffix("_bias"), self.family.kinds)
+        return tuple(layer for layer, kind in enumerate(self.kinds) if kind in kinds)
+
+    @property
+    def linear_widths(self) -> tuple[int, int]:
+        """(numbers of queries, keys and values together, numbers of values) in a layer with linear_attention."""
+        values = self.linear_num_value_heads * self.linear_value_head_dim
+        return 2 * self.linear_num_key_heads * self.linear_key_head_dim + values, values
 
     @property
     def attention(self) -> Callable:
@@ -281,7 +350,7 @@ class Config:
     @property
     def sliding(self) -> tuple[bool, ...]:
         """bool by layer: the layer sees only the window."""
-        return tuple(kind == "sliding_attention" for kind in self.layer_types) or (False,) * self.num_hidden_layers
+        return tuple(kind == SLIDING for kind in self.kinds)
 
     @property
     def maps_with_bias(self) -> tuple[str, ...]:

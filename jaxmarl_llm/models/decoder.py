@@ -12,23 +12,33 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.models import delta_net
 from jaxmarl_llm.models.attention import BLOCK, MANY, cache_layout, within
-from jaxmarl_llm.models.config import REMAT, Config, Remat
+from jaxmarl_llm.models.config import LINEAR, REMAT, Config, Remat
+from jaxmarl_llm.models.delta_net import Memory, no_memory
+from jaxmarl_llm.models.kinds import one_layer, scan_layers
 from jaxmarl_llm.models.layers import angles, block, fuse, in_order, once, product, rms_norm
 from jaxmarl_llm.models.lora import Adapters, PolicyOf, merge
 from jaxmarl_llm.models.packing import Packing, packing
 
 
 class Cache(struct.PyTreeNode):
-    """Keys and values of every row, an array per layer: XLA would copy stacked layers at every token.
+    """Keys, values and memories of every row, an array per layer: XLA would copy stacked layers at every token.
 
-    `prompt` is a cache of P rows; row r then continues row r // (R // P) of it.
+    `prompt` is a cache of P rows; row r then continues row r // (R // P) of it, and its memories begin as the prompt's
+    end.
     """
 
-    keys: tuple[jax.Array, ...]  # L x [R, K, head_dim, slots], rotated
-    values: tuple[jax.Array, ...]  # L x [R, K, slots, head_dim]
+    keys: tuple[jax.Array, ...]  # a layer with attention: [R, K, head_dim, slots], rotated
+    values: tuple[jax.Array, ...]  # a layer with attention: [R, K, slots, head_dim]
     length: jax.Array  # int32 [R], without the prompt; later slots hold garbage and are never read
     prompt: Cache | None = None
+    memories: tuple[Memory, ...] = ()  # a layer with linear_attention: as `delta_net.no_memory` has it
+
+    @property
+    def slots(self) -> int:
+        """The tokens that a row has room for."""
+        return self.keys[0].shape[3]
 
 
 class Prompts(struct.PyTreeNode):
@@ -44,48 +54,61 @@ class Prompts(struct.PyTreeNode):
 def shapes(config: Config) -> dict:
     """The tree of weights, with the shape of every leaf: Hugging Face's names, [out, in], layers stacked in front.
 
-    A map's bias has the map's name and the ending `_bias`.
+    A leaf is stacked over the layers that have it (`Config.layers_with`). A map's bias has the map's name and the
+    ending `_bias`.
     """
-    layers, width, inner, dim = (
-        config.num_hidden_layers, config.hidden_size, config.intermediate_size, config.head_dim
-    )  # fmt: skip
+    width, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
     queries, keys = config.num_attention_heads * dim, config.num_key_value_heads * dim
     maps: dict[str, tuple[int, ...]] = {
-        "q_proj": (layers, queries, width),
-        "k_proj": (layers, keys, width),
-        "v_proj": (layers, keys, width),
-        "o_proj": (layers, width, queries),
+        "q_proj": (queries * (1 + config.family.gated), width),
+        "k_proj": (keys, width),
+        "v_proj": (keys, width),
+        "o_proj": (width, queries),
     }
     if config.num_experts:
         count = config.num_experts
-        maps |= {"router": (layers, count, width)}
-        maps |= {name: (layers, count, inner, width) for name in ("experts_gate", "experts_up")}
-        maps |= {"experts_down": (layers, count, width, inner)}
+        maps |= {"router": (count, width)}
+        maps |= {name: (count, inner, width) for name in ("experts_gate", "experts_up")}
+        maps |= {"experts_down": (count, width, inner)}
     else:
-        maps |= {name: (layers, inner, width) for name in ("gate_proj", "up_proj")}
-        maps |= {"down_proj": (layers, width, inner)}
-    norms = {name: width for name in config.family.norms if name}
+        maps |= {name: (inner, width) for name in ("gate_proj", "up_proj")}
+        maps |= {"down_proj": (width, inner)}
+    norms = {name: (width,) for name in config.family.norms if name}
     if config.family.qk_norm:
         per_head = config.family.qk_norm == "head"
-        norms |= {"q_norm": dim if per_head else queries, "k_norm": dim if per_head else keys}
-    biases = {f"{name}_bias": maps[name][:2] for name in config.maps_with_bias}
+        norms |= {"q_norm": (dim if per_head else queries,), "k_norm": (dim if per_head else keys,)}
+    biases = {f"{name}_bias": maps[name][:1] for name in config.maps_with_bias}
+    leaves = {**norms, **maps, **biases}
+    if config.recurrent:
+        heads, (mixed, values) = config.linear_num_value_heads, config.linear_widths
+        leaves |= {"in_proj_qkv": (mixed, width), "in_proj_z": (values, width), "out_proj": (width, values)}
+        leaves |= {name: (heads, width) for name in ("in_proj_b", "in_proj_a")}
+        leaves |= {"conv1d": (mixed, 1, config.linear_conv_kernel_dim), "linear_norm": (config.linear_value_head_dim,)}
+        leaves |= {name: (heads,) for name in ("A_log", "dt")}
     tree = {
         "embed_tokens": (config.vocab_size, width),
-        "layers": {**{name: (layers, size) for name, size in norms.items()}, **maps, **biases},
+        "layers": {name: (len(config.layers_with(name)), *shape) for name, shape in leaves.items()},
         "norm": (width,),
     }
     return tree if config.tie_word_embeddings else {**tree, "lm_head": (config.vocab_size, width)}
 
 
 def init(config: Config, key: jax.Array) -> dict:
-    """Random weights: norms 1, biases 0, matrices normal with std 1/sqrt(in), embeddings with std 0.02 as in GPT-2."""
+    """Random weights: norms 1, biases 0, matrices normal with std 1/sqrt(in), embeddings with std 0.02 as in GPT-2.
+
+    The rates of decay A of linear_attention are uniform up to 16, and dt is 1, as in transformers.
+    """
     leaves, treedef = jax.tree.flatten_with_path(shapes(config), is_leaf=lambda x: isinstance(x, tuple))
     dtype = config.dtypes.parameters
 
     def leaf(index, path, shape):
         name = path[-1].key
         if "norm" in name:
-            return jnp.full(shape, 0.0 if config.family.gemma else 1.0, dtype)
+            return jnp.full(shape, 0.0 if config.family.minus_one and name != "linear_norm" else 1.0, dtype)
+        if name == "dt":
+            return jnp.ones(shape, dtype)
+        if name == "A_log":
+            return jnp.log(jax.random.uniform(jax.random.fold_in(key, index), shape, dtype, 0.01, 16))
         if name.endswith("_bias"):
             return jnp.zeros(shape, dtype)
         std = 0.02 if name in ("embed_tokens", "lm_head") else shape[-1] ** -0.5
@@ -97,7 +120,7 @@ def init(config: Config, key: jax.Array) -> dict:
 def embed(config: Config, params: dict, tokens: jax.Array) -> jax.Array:
     """Input embeddings [R, T, D] of tokens int32 [R, T]."""
     x = params["embed_tokens"][tokens].astype(config.dtypes.compute)
-    times = config.hidden_size**0.5 if config.family.gemma else config.embedding_multiplier
+    times = config.hidden_size**0.5 if config.family.scaled_embeddings else config.embedding_multiplier
     return x if times == 1 else x * jnp.asarray(times, x.dtype)
 
 
@@ -136,7 +159,7 @@ def forward(
     masks = within(causal[None], (size[:, None] - size[None, :])[None], window)
     rows = embed(config, params, tokens)
     positions = jnp.broadcast_to(size[None], tokens.shape)
-    prefix, prompt_policy = None, policy
+    prefix, prompt_policy, ends = None, policy, None if prompts is None else prompts.length
     if prompts is not None:
         check_shared(tokens.shape[0], prompts.tokens.shape[0])
         group = tokens.shape[0] // prompts.tokens.shape[0]
@@ -157,7 +180,7 @@ def forward(
 
     pieces, attention = remat == "full", partial(config.attention, fused=config.dtypes.attention == "fused")
 
-    def step(carry, layer):
+    def step(kind, carry, layer):
         rows, prefix = carry
         base, extra, sliding, *rotated = sharding.gather_weights(layer[:2]) + layer[2:]
         pick = lambda kinds: jax.tree.map(partial(jnp.where, sliding), kinds[1], kinds[0]) if window else kinds[0]
@@ -167,6 +190,8 @@ def forward(
             return (cos, sin) if any_turn is True else (jnp.where(any_turn, cos, 1), jnp.where(any_turn, sin, 0))
 
         weights = fuse(base, extra, owner)
+        if kind == LINEAR:
+            return recur(weights, rows, prefix), None
         before: tuple = ()
         if prefix is not None:
 
@@ -174,19 +199,40 @@ def forward(
                 k, v = cache_layout(k, v)
                 return attention(q, (k, v, pick(prompt_masks))), (k, v, pick(seen_masks))
 
-            prefix, kept = block(config, weights, prefix, turn(prompt_angles), prompt_policy, begin, pieces=pieces)
+            turned = turn(prompt_angles)
+            prefix, kept = block(config, kind, weights, prefix, turned, prompt_policy, begin, pieces=pieces)
             before = (kept,)
 
         def attend(q, k, v):
             return attention(q, *before, (*cache_layout(k, v), pick(masks))), None
 
-        rows, _ = block(config, weights, rows, turn(row_angles), policy, attend, pieces=pieces)
+        rows, _ = block(config, kind, weights, rows, turn(row_angles), policy, attend, pieces=pieces)
         return (rows, prefix), None
 
-    step = REMAT[remat](step)
+    def recur(weights, rows, prefix):
+        memory = no_memory(config, len(rows))
+        if prefix is not None:
+
+            def begin(*inputs):
+                n = ends if ends is not None and len(ends) == len(prefix) else None
+                mixed, memory = delta_net.mix(config, weights, inputs, no_memory(config, len(prefix)), n)
+                if n is not None:
+                    return mixed, jax.tree.map(spread, memory)
+                by_row = tuple(map(spread, inputs))  # every row continues its own part of the prompt
+                return mixed, delta_net.mix(config, weights, by_row, no_memory(config, len(rows)), ends)[1]
+
+            prefix, memory = block(config, LINEAR, weights, prefix, None, prompt_policy, begin, pieces=pieces)
+
+        def go_on(*inputs):
+            return delta_net.mix(config, weights, inputs, memory)
+
+        rows, _ = block(config, LINEAR, weights, rows, None, policy, go_on, pieces=pieces)
+        return rows, prefix
+
     rotated = (jnp.asarray(config.no_rope_layers, bool),) if config.no_rope_layers else ()
     scanned = (params["layers"], layers, jnp.asarray(config.sliding), *rotated)
-    (rows, prefix), _ = jax.lax.scan(step, (rows, prefix), scanned)
+    steps = {kind: REMAT[remat](partial(step, kind)) for kind in config.kinds}
+    rows, prefix = scan_layers(config, steps, (rows, prefix), scanned)
     norm = partial(rms_norm, config, weight=params["norm"])
     return norm(rows), None if prefix is None else norm(prefix)
 
@@ -219,7 +265,7 @@ def prepare(config: Config, params: dict, adapters: Adapters | None = None, merg
     owner = {} if adapters is None else adapters.owners
     layers = []
     for i in range(config.num_hidden_layers):
-        layer, adapted = jax.tree.map(lambda leaf, i=i: leaf[i], (params["layers"], extra))
+        layer, adapted = (one_layer(config, tree, i) for tree in (params["layers"], extra))
         layers.append(fuse(layer, adapted, owner))
     return {**{name: leaf for name, leaf in params.items() if name != "layers"}, "layers": layers}
 
@@ -230,7 +276,7 @@ def empty_cache(config: Config, rows: int, slots: int, prompt: Cache | None = No
     `slots` must hold the longest row plus the widest chunk: JAX clamps writes past the end without an error.
     Raises ValueError unless the rows divide over the rows of `prompt`, or if `slots` exceed `Config.longest`.
     """
-    check_length(config, slots + (0 if prompt is None else prompt.keys[0].shape[3]))
+    check_length(config, slots + (0 if prompt is None else prompt.slots))
     slots = slots if slots <= MANY else -(-slots // BLOCK) * BLOCK
     if prompt is not None:
         if prompt.prompt is not None:
@@ -238,10 +284,18 @@ def empty_cache(config: Config, rows: int, slots: int, prompt: Cache | None = No
                 "The cache of a prompt cannot continue another prompt: attention reads one level of prompts."
             )
         check_shared(rows, len(prompt.length))
-    heads, dim, layers = config.num_key_value_heads, config.head_dim, range(config.num_hidden_layers)
+    linear = config.kinds.count(LINEAR)
+    heads, dim, layers = config.num_key_value_heads, config.head_dim, range(config.num_hidden_layers - linear)
     keys = tuple(jnp.zeros((rows, heads, dim, slots), config.dtypes.cache) for _ in layers)
     values = tuple(jnp.zeros((rows, heads, slots, dim), config.dtypes.cache) for _ in layers)
-    return Cache(keys, values, jnp.zeros((rows,), jnp.int32), prompt)
+    memories = tuple(no_memory(config, rows) for _ in range(linear))
+    if prompt is not None and linear:
+        if len(prompt.length) != len(prompt.keys[0]):
+            raise ValueError(
+                "Rows cannot continue parts of a prompt: a layer with linear_attention remembers the whole prompt."
+            )
+        memories = jax.tree.map(lambda x: jnp.repeat(x, rows // len(x), 0), prompt.memories)
+    return Cache(keys, values, jnp.zeros((rows,), jnp.int32), prompt, memories)
 
 
 def append(
@@ -259,14 +313,14 @@ def append(
     overwrites. Attention reads a long cache up to the longest row. On a mesh this maximum costs a collective; with
     `whole` attention reads every slot instead.
     """
-    slots = lambda cache: jnp.arange(cache.keys[0].shape[3], dtype=jnp.int32)[None, None]
+    slots = lambda cache: jnp.arange(cache.slots, dtype=jnp.int32)[None, None]
     positions = cache.length[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
     distance = positions[:, :, None] - slots(cache)
     masks, before = within(distance >= 0, distance, config.sliding_window), cache.prompt
     if before is not None:
         started = jnp.repeat(before.length, len(tokens) // len(before.length))[:, None]
         positions = positions + started
-        seen = jnp.broadcast_to(slots(before) < started[:, :, None], (*tokens.shape, before.keys[0].shape[3]))
+        seen = jnp.broadcast_to(slots(before) < started[:, :, None], (*tokens.shape, before.slots))
         seen_masks = within(seen, positions[:, :, None] - slots(before), config.sliding_window)
     angle, used = once(angles(config, positions)), None if whole else cache.length.max() + tokens.shape[1]
     alone = before is None or in_order(prepared["layers"][0], policy)
@@ -280,20 +334,28 @@ def append(
 
     x = packed.pack(sharding.in_place(partial(embed, config, prepared), "embed_tokens", lookup=True)(tokens))
     angle, policy = jax.tree.map(packed.pack, angle), packed.rows(policy)
-    keys, values = [], []
-    for i, (layer, kind) in enumerate(zip(prepared["layers"], config.sliding, strict=True)):
+    keys, values, memories = list(cache.keys), list(cache.values), list(cache.memories)
+    for i, (layer, kind) in enumerate(zip(prepared["layers"], config.kinds, strict=True)):
+        at = [other == LINEAR for other in config.kinds[:i]].count(kind == LINEAR)  # among the layers with such a cache
 
-        def attend(q, k, v, i=i, kind=kind):
+        def attend(q, k, v, at=at, sliding=config.sliding[i]):
             q, k, v = map(packed.unpack, (q, k, v))
             k, v = cache_layout(k, v)
-            k, v = write(cache.keys[i], k, 1), write(cache.values[i], v, 0)
-            seen = [] if before is None else [(before.keys[i], before.values[i], seen_masks[kind])]
-            wide = [(k.astype(q.dtype), v.astype(q.dtype), mask) for k, v, mask in (*seen, (k, v, masks[kind]))]
+            k, v = write(cache.keys[at], k, 1), write(cache.values[at], v, 0)
+            seen = [] if before is None else [(before.keys[at], before.values[at], seen_masks[sliding])]
+            wide = [(k.astype(q.dtype), v.astype(q.dtype), mask) for k, v, mask in (*seen, (k, v, masks[sliding]))]
             return packed.pack(config.attention(q, *wide, used=used)), (k, v)
 
-        turn = angle[kind] if not config.no_rope_layers or config.no_rope_layers[i] else None
-        x, (k, v) = block(config, layer, x, turn, policy, attend, decoding=True, map_rows=packed.map_rows)
-        keys.append(k)
-        values.append(v)
+        def recur(*inputs, at=at, layer=layer):
+            mixed, memory = delta_net.mix(config, layer, tuple(map(packed.unpack, inputs)), cache.memories[at], n)
+            return packed.pack(mixed), memory
+
+        turn = angle[config.sliding[i]] if not config.no_rope_layers or config.no_rope_layers[i] else None
+        mix = recur if kind == LINEAR else attend
+        x, kept = block(config, kind, layer, x, turn, policy, mix, decoding=True, map_rows=packed.map_rows)
+        if kind == LINEAR:
+            memories[at] = kept
+        else:
+            keys[at], values[at] = kept
     hidden = packed.unpack(rms_norm(config, x, prepared["norm"]))
-    return Cache(tuple(keys), tuple(values), cache.length + n, before), hidden
+    return Cache(tuple(keys), tuple(values), cache.length + n, before, tuple(memories)), hidden

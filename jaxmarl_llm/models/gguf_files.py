@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxmarl_llm.models.config import Config, Rope
+from jaxmarl_llm.models.config import FULL, SLIDING, Config, Rope
 from jaxmarl_llm.models.gguf_header import read_header
 from jaxmarl_llm.models.hf_config import canonical, config_json
-from jaxmarl_llm.models.hf_families import ANGLE, FULL, SLIDING
+from jaxmarl_llm.models.hf_families import ANGLE
 from jaxmarl_llm.models.hf_families import KEYS as CONFIG_KEYS
 from jaxmarl_llm.models.safetensors_files import (
     HUGGING_FACE,
@@ -201,7 +201,7 @@ def write_converted(directory: Path, gguf_file: Path) -> None:
     except ValueError as error:
         raise ValueError(f"{gguf_file} is a model that cannot be converted: {error}") from error
 
-    wanted = slots(config, GEMMA_MODULES if config.family.gemma else MODULES)
+    wanted = slots(config, GEMMA_MODULES if config.family.minus_one else MODULES)
     stored = {name: Stored(gguf_file, shape, "F32", lambda _: np.empty(0)) for name, shape in sizes.items()}
     check_fit(wanted, stored, lambda name: name == DIVISORS)
 
@@ -223,7 +223,7 @@ def write_converted(directory: Path, gguf_file: Path) -> None:
     write_json(directory / "config.json", said | {f"{short.get(name, name)}_token_id": i for name, i in ids.items()})
     tokenizer.save(str(directory / "tokenizer.json"))
     about = {f"{short.get(name, name)}_token": fields[f"{KEY}tokens"][i] for name, i in ids.items()}
-    template = fields.get("tokenizer.chat_template") or (GEMMA_TEMPLATE if config.family.gemma else None)
+    template = fields.get("tokenizer.chat_template") or (GEMMA_TEMPLATE if config.family.minus_one else None)
     about |= {"tokenizer_class": "PreTrainedTokenizerFast"} | ({"chat_template": template} if template else {})
     write_json(directory / "tokenizer_config.json", about)
 
@@ -239,7 +239,7 @@ def can_dequantize(gguf: Any, kind: Any) -> bool:
 
 def hugging_face(weight: np.ndarray, leaf: str, config: Config) -> np.ndarray:
     """Undoes llama.cpp's conversion of a tensor: permuted queries and keys of Llama, norms plus 1 of Gemma."""
-    if config.family.gemma and "norm" in leaf:
+    if config.family.minus_one and "norm" in leaf:
         return weight - 1
     if config.model_type == "llama" and leaf.startswith(("q_proj", "k_proj")):
         return unpermute(weight, config.num_attention_heads if leaf[0] == "q" else config.num_key_value_heads)

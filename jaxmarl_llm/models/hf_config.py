@@ -7,25 +7,25 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from jaxmarl_llm.models.config import ACTIVATIONS, Config, Dtypes, Rope
+from jaxmarl_llm.models.config import ACTIVATIONS, FULL, SLIDING, Config, Dtypes, Rope
 from jaxmarl_llm.models.config import FAMILIES as MODEL
 from jaxmarl_llm.models.hf_families import (
     ALWAYS,
     ARCHITECTURES,
     EXPERTS,
     FAMILIES,
-    FULL,
     IDS,
+    IMAGE_ANGLES,
     KEYS,
     NULL,
     ONLY,
+    OTHERS,
     OWN_NAMES,
+    OWN_ONLY,
     ROPE,
     ROPE_KEYS,
     ROPE_REQUIRED,
     SIZES,
-    SLIDES,
-    SLIDING,
     WITHOUT_NUMBERS,
     WRAPPED,
     WRAPPER_KEYS,
@@ -62,14 +62,15 @@ def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
         if name in defaults and given.get(name) is None and other in given:  # transformers 5 accepts both names
             given = {name: given[other], **{key: value for key, value in given.items() if key not in EXPERTS}}
     known = {*SIZES, *defaults, "rope_scaling", "rope_parameters", *WITHOUT_NUMBERS}
+    only = ONLY | OWN_ONLY.get(family, {})
     problems = [f"{key} is missing" for key in SIZES if given.get(key) is None]
     wrong = misfits({key: given[key] for key in given if key in {*SIZES, *defaults, "eos_token_id"}}, KEYS)
     for key, value in given.items():
         if key in known:
             continue
-        if key in ONLY and value not in ONLY[key]:
-            problems.append(f"{key} is {quote(value)} and must be {' or '.join(map(repr, ONLY[key]))}")
-        elif key not in ONLY:
+        if key in only and value not in only[key]:
+            problems.append(f"{key} is {quote(value)} and must be {' or '.join(map(repr, only[key]))}")
+        elif key not in only:
             problems.append(f"{quote(key)[1:-1]} ({quote(value)}) is not known")
     if wrong:
         raise Refused(join_problems([*problems, *wrong]))
@@ -100,8 +101,9 @@ def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
     kinds = layer_types(family, values, layers)
     if given.get("layer_types") is not None and len(kinds) != layers:
         raise Refused(f"layer_types names {len(kinds)} of {layers} layers")
-    if unknown := [kind for kind in kinds if kind not in (FULL, SLIDING)]:
-        raise Refused(f"layer_types holds {quote(unknown[0])} and must hold {FULL} or {SLIDING}")
+    possible = MODEL[family].kinds
+    if unknown := [kind for kind in kinds if kind not in possible]:
+        raise Refused(f"layer_types holds {quote(unknown[0])} and must hold {' or '.join(possible)}")
     try:
         return canonical(
             Config(
@@ -118,8 +120,11 @@ def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
         raise Refused(str(error).rstrip(".")) from error
 
 
-def text_of(given: Mapping[str, Any], family: str, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """The text model's keys in the config.json of a model of text and images. Raises Refused with all problems."""
+def text_of(given: Mapping[str, Any], family: str, sizes: Mapping[str, int], ties: bool) -> dict[str, Any]:
+    """The text model's keys in the config.json of a model of text and images. Raises Refused with all problems.
+
+    `sizes` and `ties`, if embeddings are tied to the head, are the defaults.
+    """
     text = given.get("text_config")
     if not isinstance(text, Mapping):
         raise Refused(f"text_config is {quote(text)} and must be a table of settings")
@@ -127,7 +132,7 @@ def text_of(given: Mapping[str, Any], family: str, sizes: Mapping[str, int]) -> 
     problems = [f"{quote(key)[1:-1]} ({quote(given[key])}) is not known" for key in unknown]
     if text.get("model_type", family) != family:
         problems.append(f"model_type of text_config is {quote(text['model_type'])} and must be {family}")
-    tied = True if given.get("tie_word_embeddings") is None else given["tie_word_embeddings"]
+    tied = ties if given.get("tie_word_embeddings") is None else given["tie_word_embeddings"]
     if text.get("tie_word_embeddings") not in (None, tied):
         problems.append(f"tie_word_embeddings is {quote(tied)}, but not in text_config")
     if text.get("final_logit_softcapping") is not None:  # transformers' model of text and images ignores it
@@ -146,10 +151,16 @@ def layer_types(family: str, values: dict[str, Any], layers: int) -> tuple[str, 
     given = values.pop("layer_types", None)
     if given is not None:
         return tuple(given)
-    slides = SLIDES.get(family)
-    if slides is None or (values["sliding_window"] is None and not MODEL[family].gemma):
+    other = OTHERS.get(family)
+    if other is None or ("sliding_window" in values and values["sliding_window"] is None and not is_gemma(family)):
         return ()
-    return tuple(SLIDING if slides(values, layer) else FULL for layer in range(layers))
+    _, kind = MODEL[family].kinds
+    return tuple(kind if other(values, layer) else FULL for layer in range(layers))
+
+
+def is_gemma(family: str) -> bool:
+    """True if the configuration class always has a sliding window and `query_pre_attn_scalar`."""
+    return "query_pre_attn_scalar" in FAMILIES[family]
 
 
 def ropes(given: Mapping[str, Any], values: dict[str, Any], problems: list[str]) -> tuple[Rope, Rope | None]:
@@ -167,12 +178,15 @@ def ropes(given: Mapping[str, Any], values: dict[str, Any], problems: list[str])
         problems.append(f"rope_theta is {theta!r}, but {quote(parameters['rope_theta'])} in rope_parameters")
     if local is None:
         table = dict(parameters or scaling)
-        if partial is not None:  # Phi 3 also has these keys outside the table, and they take precedence
+        if partial is not None:
             if wrong := misfits(table, ROPE):
                 problems += wrong
                 return Rope(), None
             partial = table.pop("partial_rotary_factor", None) or partial
-            if table.get("rope_type", table.get("type")) in ("su", "longrope"):
+            if "original_max_position_embeddings" not in values:  # Qwen 3.5
+                table = {key: value for key, value in table.items() if key not in IMAGE_ANGLES}
+            # Phi 3 also has these keys outside the table, and they take precedence
+            elif table.get("rope_type", table.get("type")) in ("su", "longrope"):
                 table |= {"rope_type": "longrope"}
                 table["original_max_position_embeddings"] = values["original_max_position_embeddings"]
             elif table.get("rope_type", table.get("type", "default")) != "default":
@@ -228,14 +242,16 @@ def rope_of(given: Mapping[str, Any], theta: float, positions: int, problems: li
 def canonical(config: Config) -> Config:
     """The representative that `read_config` returns, of all Configs that compute the same numbers."""
     scalar = config.query_pre_attn_scalar
-    if config.family.gemma:
+    if is_gemma(config.model_type):
         config = replace(config, query_pre_attn_scalar=scalar or config.head_dim)
     elif scalar == config.head_dim:
         config = replace(config, query_pre_attn_scalar=None)
     if all(config.no_rope_layers):
         config = replace(config, no_rope_layers=())
+    if set(config.kinds) == {FULL}:
+        config = replace(config, layer_types=())
     if not any(config.sliding):
-        return replace(config, layer_types=(), sliding_window=None, rope_sliding=None)
+        return replace(config, sliding_window=None, rope_sliding=None)
     return replace(config, rope_sliding=config.rope_sliding or config.rope) if local_rope(config) else config
 
 
@@ -257,15 +273,19 @@ def config_json(config: Config) -> dict[str, Any]:
     said |= {"num_local_experts": config.num_experts, "moe_intermediate_size": config.intermediate_size}
     said |= {"no_rope_layers": list(config.no_rope_layers or (1,) * config.num_hidden_layers)}
     said |= {"partial_rotary_factor": config.rope.partial_rotary_factor}
-    said |= {"layer_types": list(config.layer_types or (FULL,) * config.num_hidden_layers)}
+    said |= {"layer_types": list(config.kinds)}
     said |= {"use_sliding_window": any(config.sliding), "hidden_activation": config.hidden_act}
     said |= {"original_max_position_embeddings": config.rope.original_max_position_embeddings}
     value: dict[str, Any] = {key: said[key] for key in (*SIZES, *family) if key in said}
-    if config.family.gemma and not any(config.sliding):  # transformers needs a window even if no layer slides
+    if is_gemma(config.model_type) and not any(config.sliding):  # transformers needs a window even if no layer slides
         value["sliding_window"] = family["sliding_window"]
     local = config.rope_sliding or Rope()
     if local_rope(config) and local.rope_type != "default":
         value["rope_parameters"] = {FULL: rope_json(config.rope), SLIDING: rope_json(local)}
+    elif config.model_type == "qwen3_5_text":  # versions that know the family have the table
+        value["rope_parameters"] = rope_json(config.rope) | {
+            "partial_rotary_factor": value.pop("partial_rotary_factor")
+        }
     else:
         scaling = rope_json(config.rope)
         value["rope_theta"] = scaling.pop("rope_theta")

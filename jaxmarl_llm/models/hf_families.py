@@ -69,6 +69,11 @@ FAMILIES: dict[str, dict[str, Any]] = {  # {model_type: {key: default}}
     "granite": LLAMA
     | BIASES
     | {"embedding_multiplier": 1.0, "residual_multiplier": 1.0, "attention_multiplier": 1.0, "logits_scaling": 1.0},
+    "qwen3_5_text": LLAMA
+    | {"max_position_embeddings": 32768, "num_key_value_heads": 4, "head_dim": 256, "attention_bias": False}
+    | {"partial_rotary_factor": 0.25, "layer_types": None, "full_attention_interval": 4}
+    | {"linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_conv_kernel_dim": 4}
+    | {"linear_key_head_dim": 128, "linear_value_head_dim": 128},
 }
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
@@ -83,6 +88,7 @@ ARCHITECTURES = {
     "olmo2": "Olmo2ForCausalLM",
     "smollm3": "SmolLM3ForCausalLM",
     "granite": "GraniteForCausalLM",
+    "qwen3_5_text": "Qwen3_5ForCausalLM",
 }
 ALWAYS: dict[str, dict[str, Any]] = {  # facts without a key
     "qwen2": {"attention_bias": True},
@@ -90,11 +96,13 @@ ALWAYS: dict[str, dict[str, Any]] = {  # facts without a key
 }
 OWN_NAMES = {"num_local_experts": "num_experts"}  # {a family's key: field of Config}
 EXPERTS = ("num_local_experts", "num_experts")
-WRAPPED = {  # {model_type of a model of text and images: (the text's model_type, its default sizes)}
-    "gemma3": ("gemma3_text", dict(zip(SIZES, (262208, 2304, 9216, 26, 8), strict=True))),
+WRAPPED = {  # {model_type of a model of text and images: (the text's model_type, its default sizes, tied by default)}
+    "gemma3": ("gemma3_text", dict(zip(SIZES, (262208, 2304, 9216, 26, 8), strict=True)), True),
+    "qwen3_5": ("qwen3_5_text", dict(zip(SIZES, (248320, 4096, 12288, 32, 16), strict=True)), False),
 }
 WRAPPER_KEYS = {"text_config", "vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index"}
 WRAPPER_KEYS |= {"image_token_index", "tie_word_embeddings", "image_token_id", "boi_token_id", "eoi_token_id"}
+WRAPPER_KEYS |= {"video_token_id", "vision_start_token_id", "vision_end_token_id", "language_model_only"}
 COUNT, WIDTH, POSITIONS = whole(1, 1 << 16), whole(1, 1 << 22), whole(1, 1 << 31)
 ANGLE = number(least=1e-6)  # divisors of frequencies; this keeps the angles of all positions finite
 KEYS: dict[str, Kind] = {  # kinds of the values; null is allowed too
@@ -105,7 +113,9 @@ KEYS: dict[str, Kind] = {  # kinds of the values; null is allowed too
     **{"num_hidden_layers": whole(1, 1024), "max_window_layers": whole(0, 1024), "sliding_window_pattern": COUNT},
     **dict.fromkeys(("max_position_embeddings", "sliding_window", "original_max_position_embeddings"), POSITIONS),
     **dict.fromkeys(("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window"), FLAG),
-    **{"norm_topk_prob": FLAG, "partial_rotary_factor": number(1.0)},
+    **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads", "full_attention_interval"), COUNT),
+    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), COUNT),
+    **{"linear_conv_kernel_dim": whole(2, 64), "norm_topk_prob": FLAG, "partial_rotary_factor": number(1.0)},
     **dict.fromkeys(("rope_theta", "rope_local_base_freq"), ANGLE),
     **dict.fromkeys(("final_logit_softcapping", "attn_logit_softcapping"), number()),
     **dict.fromkeys(("query_pre_attn_scalar", "logits_scaling"), number()),
@@ -119,7 +129,12 @@ ROPE: dict[str, Kind] = {  # kinds of the values in rope_scaling and rope_parame
     "attention_factor": number(),
     "partial_rotary_factor": number(1.0),
     "original_max_position_embeddings": POSITIONS,
+    **{"mrope_section": list_of(whole(0, 1 << 16), "a list of whole numbers"), "mrope_interleaved": FLAG},
 }
+IMAGE_ANGLES = {
+    "mrope_section",
+    "mrope_interleaved",
+}  # they matter for images: all axes of a text have the same positions
 NULL = {  # keys for which null is a value, not the default
     "num_key_value_heads",
     "head_dim",
@@ -149,6 +164,14 @@ ONLY: dict[str, tuple] = {  # keys that may change numbers, with the values that
     "mlp_only_layers": ([], None),
     **dict.fromkeys(("router_jitter_noise", "resid_pdrop", "embd_pdrop"), (0.0, None)),
 }
+OWN_ONLY: dict[str, dict[str, tuple]] = {  # {model_type: such keys of its own}
+    "qwen3_5_text": {
+        "attn_output_gate": (True,),
+        "mamba_ssm_dtype": ("float32",),
+        "mtp_num_hidden_layers": (0, 1, None),  # a head that predicts the token after the next; it is not read
+        "mtp_use_dedicated_embeddings": (False, True, None),
+    }
+}
 IDS = "bos_token_id", "eos_token_id", "pad_token_id"  # the defaults are those of a family's large vocabulary
 WITHOUT_NUMBERS = (
     {"architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "auto_map", "tokenizer_class"}
@@ -171,10 +194,10 @@ ROPE_KEYS = {  # {rope_type: its keys, required ones first}
     "longrope": ("short_factor", "long_factor", "factor", "original_max_position_embeddings", "attention_factor"),
 }
 ROPE_REQUIRED = {"factor", "low_freq_factor", "high_freq_factor", "short_factor", "long_factor"}
-FULL, SLIDING = "full_attention", "sliding_attention"
-SLIDES: dict[
+OTHERS: dict[  # (values, layer) -> the layer is of the family's other kind, not FULL, if layer_types is absent
     str, Callable[[Mapping[str, Any], int], bool]
-] = {  # (values, layer) -> the layer slides, if layer_types is absent
+] = {
+    "qwen3_5_text": lambda values, layer: (layer + 1) % values["full_attention_interval"] != 0,
     **dict.fromkeys(("mistral", "mixtral", "phi3", "qwen3_moe"), lambda values, layer: True),
     **dict.fromkeys(("qwen2", "qwen3"), lambda values, layer: layer >= values["max_window_layers"]),
     "gemma2": lambda values, layer: layer % 2 == 0,
@@ -201,4 +224,24 @@ KNOWN: dict[str, dict[str, Any]] = {  # {short name: keys of config.json}, for p
         ("qwen3-32b", (5120, 25600, 64, 64), {"tie_word_embeddings": False}),
     )
 }
-HUB_IDS = {name: f"Qwen/Qwen3-{name.partition('-')[2].upper()}" for name in KNOWN}  # {short name: id on the hub}
+QWEN3_5 = {  # the text models; common to all sizes, from their config.json
+    "model_type": "qwen3_5_text",
+    "vocab_size": 248320,
+    "head_dim": 256,
+    "max_position_embeddings": 262144,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000000, "partial_rotary_factor": 0.25},
+    "linear_num_key_heads": 16,
+}
+KNOWN |= {
+    name: QWEN3_5
+    | dict(zip(SIZES[1:], sizes, strict=True))
+    | {"num_key_value_heads": heads, "linear_num_value_heads": values, "tie_word_embeddings": tied}
+    for name, sizes, heads, values, tied in (
+        ("qwen3.5-0.8b", (1024, 3584, 24, 8), 2, 16, True),
+        ("qwen3.5-2b", (2048, 6144, 24, 8), 2, 16, True),
+        ("qwen3.5-4b", (2560, 9216, 32, 16), 4, 32, True),
+        ("qwen3.5-9b", (4096, 12288, 32, 16), 4, 32, False),
+        ("qwen3.5-27b", (5120, 17408, 64, 24), 4, 48, False),
+    )
+}
+HUB_IDS = {name: f"Qwen/Qwen{name.removeprefix('qwen').upper()}" for name in KNOWN}  # {short name: id on the hub}

@@ -17,14 +17,16 @@ from jax.ad_checkpoint import checkpoint_name
 
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.models.attention import FEW, rotate
-from jaxmarl_llm.models.config import ACTIVATIONS, Config
-from jaxmarl_llm.models.lora import LINEAR, PolicyOf
+from jaxmarl_llm.models.config import ACTIVATIONS, LINEAR, Config
+from jaxmarl_llm.models.lora import MAPS, PolicyOf
 
 FUSED = {
     "qkv": ("q_proj", "k_proj", "v_proj"),
     "o_proj": ("o_proj",),
     "gate_up": ("gate_proj", "up_proj"),
     "down_proj": ("down_proj",),
+    "in_proj": ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"),
+    "out_proj": ("out_proj",),
 }
 
 SEVERAL = 4  # with so many adapters or more, a row may compute with its own adapter alone
@@ -68,15 +70,15 @@ def _product_back(dtype: Any, kept: tuple[jax.Array, jax.Array], dy: jax.Array) 
 _product.defvjp(lambda x, weight, dtype: (_product(x, weight, dtype), (x, weight)), _product_back)
 
 
-def rms_norm(config: Config, x: jax.Array, weight: jax.Array) -> jax.Array:
+def rms_norm(config: Config, x: jax.Array, weight: jax.Array, minus_one: bool | None = None) -> jax.Array:
     """RMSNorm (https://arxiv.org/abs/1910.07467): x [..., n] over its root mean square, times weight [n].
 
-    Gemma stores weight - 1.
+    With `minus_one`, by default as the family has it, weight - 1 is stored.
     """
     y = x.astype(jnp.float32)
     y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + config.rms_norm_eps)
     weight = jnp.expand_dims(weight, tuple(range(x.ndim - 1)))
-    if config.family.gemma:
+    if config.family.minus_one if minus_one is None else minus_one:
         return (y * (1 + weight.astype(jnp.float32))).astype(x.dtype)
     return y.astype(x.dtype) * weight.astype(x.dtype)
 
@@ -107,9 +109,9 @@ def fuse(layer: dict, adapters: dict, owner: dict[str, np.ndarray]) -> dict:
     instead of three. On a mesh that splits weights the maps stay separate: a joined output would be split again.
     With SEVERAL policies of equal rank, "each" holds (a [P, ranks of all maps, in], (b [P, rank, out] of every map)).
     """
-    fused = {name: leaf for name, leaf in layer.items() if name not in LINEAR and not name.endswith("_bias")}
+    fused = {name: leaf for name, leaf in layer.items() if name not in MAPS and not name.endswith("_bias")}
     join = lambda parts: jnp.concatenate(parts) if len(parts) > 1 else parts[0]
-    groups = {name: (name,) for name in LINEAR} if sharding.divided() else FUSED
+    groups = {name: (name,) for name in MAPS} if sharding.divided() else FUSED
     for group, names in groups.items():
         if names[0] not in layer:
             continue
@@ -238,21 +240,23 @@ def experts(config: Config, layer: dict, x: jax.Array) -> jax.Array:
 
 def block(
     config: Config,
+    kind: str,
     layer: dict,
     x: jax.Array,
     angle: tuple | None,
     policy: PolicyOf | None,
-    attend: Callable,
+    mix: Callable,
     decoding: bool = False,
     pieces: bool = False,
     map_rows: Callable[[Callable], Callable] = lambda of_rows: of_rows,
 ):
-    """A decoder layer on x [R, T, D]: returns (x, kept).
+    """A decoder layer of a kind on x [R, T, D]: returns (x, kept).
 
-    `attend(q, k, v) -> ([R, T, H * head_dim], kept)` stores the keys and values. Without `angle` nothing is rotated.
-    With `pieces` the MLP computes a part of the positions at a time, forward and backward. Everything
-    but attention treats rows independently and is called as map_rows(f)(arrays of rows). When packed, a row is one
-    token, and map_rows computes only the tokens in use.
+    `mix` mixes the tokens of a row and stores what later tokens need. For attention it is mix(q, k, v) -> ([R, T, H *
+    head_dim], kept), for linear_attention mix(qkv, b, a) as in `delta_net.mix`. Without `angle` nothing is rotated.
+    With `pieces` the MLP computes a part of the positions at a time, forward and backward. Everything but `mix` treats
+    rows independently and is called as map_rows(f)(arrays of rows). When packed, a row is one token, and map_rows
+    computes only the tokens in use. Long because layers of all kinds share everything but `project` and `unite`.
     """
     heads, kv, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     before_attention, after_attention, before_mlp, after_mlp = config.family.norms
@@ -268,15 +272,33 @@ def block(
             return jnp.split(apply_map(group, x, policy), ends, -1)
         return [apply_map(name, x, policy) for name in FUSED[group]]
 
-    def project(x: jax.Array, angle: tuple | None, policy: PolicyOf | None) -> tuple[jax.Array, ...]:
-        q, k, v = apply_group("qkv", norm(before_attention, x), policy, heads * dim, (heads + kv) * dim)
+    def project(x: jax.Array, angle: tuple | None, policy: PolicyOf | None) -> tuple:
+        """(a gate of what `mix` returns or None, the arguments of `mix`)."""
+        if kind == LINEAR:
+            mixed, values = config.linear_widths
+            ends = mixed, mixed + values, mixed + values + config.linear_num_value_heads
+            qkv, z, b, a = apply_group("in_proj", norm(before_attention, x), policy, *ends)
+            return z, qkv, b, a
+        wide = heads * dim * (1 + config.family.gated)
+        q, k, v = apply_group("qkv", norm(before_attention, x), policy, wide, wide + kv * dim)
+        gate = None
+        if config.family.gated:
+            q, gate = (part.reshape(*x.shape[:2], -1) for part in jnp.split(q.reshape(*x.shape[:2], heads, -1), 2, -1))
         if config.family.qk_norm == "all":
             q, k = norm("q_norm", q), norm("k_norm", k)
         q, k, v = (part.reshape(*x.shape[:2], -1, dim) for part in (q, k, v))
         if config.family.qk_norm == "head":
             q, k = norm("q_norm", q), norm("k_norm", k)
         turn = lambda x: x if angle is None else rotate(x, angle)
-        return turn(q), turn(k), v
+        return gate, turn(q), turn(k), v
+
+    def unite(mixed: jax.Array, gate: jax.Array | None, policy: PolicyOf | None) -> jax.Array:
+        if kind == LINEAR and gate is not None:
+            of_heads = mixed.reshape(*mixed.shape[:2], -1, config.linear_value_head_dim)
+            of_heads = rms_norm(config, of_heads, layer["linear_norm"], minus_one=False)
+            gated = of_heads.reshape(mixed.shape) * jax.nn.silu(gate.astype(jnp.float32))
+            return apply_map("out_proj", gated.astype(mixed.dtype), policy)
+        return apply_map("o_proj", mixed if gate is None else mixed * jax.nn.sigmoid(gate), policy)
 
     def mlp(x: jax.Array, policy: PolicyOf | None) -> jax.Array:
         if config.num_experts:
@@ -285,9 +307,9 @@ def block(
         gate, up = apply_group("gate_up", x, policy, config.intermediate_size)
         return apply_map("down_proj", ACTIVATIONS[config.hidden_act](gate) * up, policy)
 
-    def rest(x: jax.Array, attended: jax.Array, policy: PolicyOf | None) -> jax.Array:
+    def rest(x: jax.Array, mixed: jax.Array, gate: jax.Array | None, policy: PolicyOf | None) -> jax.Array:
         rows, length, width = x.shape
-        x = x + scaled(norm(after_attention, apply_map("o_proj", attended, policy)))
+        x = x + scaled(norm(after_attention, unite(mixed, gate, policy)))
         inner = norm(before_mlp, x)
         if pieces:
             parts = jnp.pad(inner, ((0, 0), (0, -length % PIECES), (0, 0)))
@@ -298,5 +320,6 @@ def block(
             inner = mlp(inner, policy)
         return x + scaled(norm(after_mlp, inner))
 
-    attended, kept = attend(*map_rows(project)(x, angle, policy))
-    return map_rows(rest)(x, attended, policy), kept
+    gate, *arguments = map_rows(project)(x, angle, policy)
+    mixed, kept = mix(*arguments)
+    return map_rows(rest)(x, mixed, gate, policy), kept

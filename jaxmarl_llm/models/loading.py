@@ -22,7 +22,7 @@ from jaxmarl_llm.models.config import Config, Dtypes
 from jaxmarl_llm.models.decoder import shapes
 from jaxmarl_llm.models.gguf_files import convert, packaged_gguf, packaged_parts
 from jaxmarl_llm.models.hf_config import config_json, from_json, read_config
-from jaxmarl_llm.models.hf_families import HUB_IDS, IDS, KNOWN, WITHOUT_NUMBERS, WRAPPED
+from jaxmarl_llm.models.hf_families import HUB_IDS, IDS, KNOWN, WITHOUT_NUMBERS
 from jaxmarl_llm.models.lora import Adapter, Lora
 from jaxmarl_llm.models.peft_files import check_adapter
 from jaxmarl_llm.models.safetensors_files import (
@@ -48,7 +48,10 @@ from jaxmarl_llm.text.refusals import join_problems, quote, read_json, suggest
 # Stored tensors without information: tables of angles, and a head that is tied to the embeddings.
 DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq|model\.rotary_emb\.\w*inv_freq")
 TIED_HEAD = "lm_head.weight"
-IMAGES = re.compile(r"(model\.)?(vision_tower|multi_modal_projector)\.")
+UNREAD = {  # {model_type of a text model: names of tensors beside it}
+    "gemma3_text": re.compile(r"(model\.)?(vision_tower|multi_modal_projector)\."),
+    "qwen3_5_text": re.compile(r"(model\.)?visual\.|mtp\."),  # images, and a head for the token after the next
+}
 WRAPPED_NAMES = {  # {prefix in a model of text and images, in both layouts: prefix in the text model}
     "language_model.model.": "model.",
     "language_model.lm_head.": "lm_head.",
@@ -149,11 +152,11 @@ def text_alone(config: Config, stored: dict[str, Stored]) -> dict[str, Stored]:
 
     Raises ValueError for a tensor under two names.
     """
-    if config.model_type not in {family for family, _ in WRAPPED.values()}:
+    if config.model_type not in UNREAD:
         return stored
     result: dict[str, Stored] = {}
     for name, tensor in stored.items():
-        if re.match(IMAGES, name):
+        if re.match(UNREAD[config.model_type], name):
             continue
         names = (new + name[len(old) :] for old, new in WRAPPED_NAMES.items() if name.startswith(old))
         text_name = next(names, name)

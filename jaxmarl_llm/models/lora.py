@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+MAPS: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+MAPS += ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj")  # only layers with linear_attention
 
 
 @dataclass(frozen=True)
@@ -31,18 +32,18 @@ class Lora:
     targets: tuple[str, ...] = ("*",)
 
     def __post_init__(self):
-        unknown = [target for target in self.targets if not fnmatch.filter(LINEAR, target)]
+        unknown = [target for target in self.targets if not fnmatch.filter(MAPS, target)]
         whole = isinstance(self.rank, int) and self.rank >= 1
         if not whole or not 0 < self.alpha < math.inf or unknown or not self.targets:
             raise ValueError(
-                f"LoRA needs rank >= 1, alpha > 0 and targets among {', '.join(LINEAR)} (or patterns with *), got "
+                f"LoRA needs rank >= 1, alpha > 0 and targets among {', '.join(MAPS)} (or patterns with *), got "
                 f"rank {self.rank}, alpha {self.alpha}, targets {', '.join(map(repr, self.targets)) or 'none'}."
             )
 
     @property
     def maps(self) -> tuple[str, ...]:
         """The linear maps with an adapter."""
-        return tuple(name for name in LINEAR if any(fnmatch.fnmatchcase(name, target) for target in self.targets))
+        return tuple(name for name in MAPS if any(fnmatch.fnmatchcase(name, target) for target in self.targets))
 
 
 PolicyOf = jax.Array | np.ndarray  # int32 [rows], the policy of each row; NumPy if known before the program runs
@@ -88,7 +89,7 @@ def concatenate(adapters: Sequence[Adapter], loras: Sequence[Lora]) -> Adapters 
     if not adapters:
         return None
     layers, owner = {}, []
-    for name in LINEAR:
+    for name in MAPS:
         having = [i for i, adapter in enumerate(adapters) if name in adapter]
         if having:
             scaled = [adapters[i][name]["b"] * (loras[i].alpha / loras[i].rank) for i in having]

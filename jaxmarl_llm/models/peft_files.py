@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.decoder import shapes
-from jaxmarl_llm.models.lora import LINEAR, Adapter, Lora
+from jaxmarl_llm.models.lora import MAPS, Adapter, Lora
 from jaxmarl_llm.models.safetensors_files import (
     HUGGING_FACE,
     Slot,
@@ -110,7 +110,7 @@ def save_adapter(
         "r": lora.rank,
         "lora_alpha": int(lora.alpha) if lora.alpha == int(lora.alpha) else lora.alpha,
         "lora_dropout": 0.0,
-        "target_modules": sorted({name.split(".")[-3] for name in tensors}, key=[*LINEAR, *patterns].index),
+        "target_modules": sorted({name.split(".")[-3] for name in tensors}, key=[*MAPS, *patterns].index),
         "rank_pattern": {name: lora.rank * count for name, count in patterns.items()},
         "alpha_pattern": {name: lora.alpha * count for name, count in patterns.items()},
         "bias": "none",
@@ -133,7 +133,7 @@ def load_adapter(directory: str | Path, config: Config) -> tuple[Lora, Adapter]:
     """
     _, _, adapter = load_on(directory, config, None)
     if adapter is None:
-        raise ValueError(f"{directory} adapts none of {', '.join(LINEAR)}.")
+        raise ValueError(f"{directory} adapts none of {', '.join(MAPS)}.")
     return adapter
 
 
@@ -235,7 +235,7 @@ def sort_tensors(
     sizes = {
         name: (sum(whole[part].shape[0] for part in names), whole[names[0]].shape[1]) for name, names in joins.items()
     }
-    sizes |= {name: slot.shape for name, slot in whole.items() if slot.path[-1] in LINEAR and name not in parts}  # type: ignore[misc]
+    sizes |= {name: slot.shape for name, slot in whole.items() if slot.path[-1] in MAPS and name not in parts}  # type: ignore[misc]
     sizes = {name.removesuffix(".weight"): shape for name, shape in sizes.items()}
     sizes |= {name: (config.vocab_size, config.hidden_size) for name in (EMBED, HEAD)}
 
@@ -264,7 +264,7 @@ def sort_tensors(
               f"{PREFIX}{side}.base_layer.weight" in stored}  # fmt: skip
     wanted |= {f"{PREFIX}{name}": slot for name, slot in saved.items()}
     if not wanted:
-        raise ValueError(f"{path} adapts none of {', '.join(LINEAR)}.")
+        raise ValueError(f"{path} adapts none of {', '.join(MAPS)}.")
     check_fit(wanted, stored)
     adapters = {module: Side(rank, scale, stored[a], stored[b]) for module, (rank, scale, (a, b)) in settings.items()}
     return adapters, {name.replace(".base_layer", ""): stored[f"{PREFIX}{name}"] for name in saved}
@@ -286,7 +286,7 @@ def stack_adapters(config: Config, sides: Mapping[str, Side], alpha: float) -> t
             b = b * np.float32(side.scale / first.scale)
         start = 0
         for name in joins.get(module, (f"{module}.weight",)):
-            (_, leaf), (layer,), (out, into) = where[name]
+            (_, leaf), (place,), (out, into) = where[name]
             layers = leaves[leaf][0]
             if leaf not in host:
                 host[leaf] = {
@@ -295,10 +295,10 @@ def stack_adapters(config: Config, sides: Mapping[str, Side], alpha: float) -> t
                 }
                 for array in host[leaf].values():
                     array[...] = 0
-            host[leaf]["a"][layer, : side.rank] = a
-            host[leaf]["b"][layer, :, : side.rank] = b[start : start + out]
+            host[leaf]["a"][place, : side.rank] = a
+            host[leaf]["b"][place, :, : side.rank] = b[start : start + out]
             start += out
-    lora = Lora(rank, alpha, tuple(name for name in LINEAR if name in host))
+    lora = Lora(rank, alpha, tuple(name for name in MAPS if name in host))
     return lora, {name: jax.device_put(host[name]) for name in lora.maps}
 
 
@@ -391,9 +391,9 @@ def adapter_slots(config: Config, lora: Lora) -> dict[str, Slot]:
     """{PEFT's name: slot} of all tensors of an adapter."""
     return {
         f"base_model.model.{HUGGING_FACE[name].format(layer)}.lora_{side.upper()}.weight": Slot(
-            (name, side), (layer,), shape[1:]
+            (name, side), (place,), shape[1:]
         )
         for name, sides in adapter_shapes(config, lora).items()
         for side, shape in sides.items()
-        for layer in range(shape[0])
+        for place, layer in enumerate(config.layers_with(name))
     }

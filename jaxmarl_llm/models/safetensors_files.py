@@ -37,7 +37,13 @@ HUGGING_FACE = {  # {leaf of the tree of weights: its module}, with {} for the l
             "post_feedforward_layernorm",
         )
     },
+    **{
+        name: f"model.layers.{{}}.linear_attn.{name}" for name in ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
+    },
+    **{name: f"model.layers.{{}}.linear_attn.{name}" for name in ("out_proj", "conv1d", "A_log")},
+    **{"linear_norm": "model.layers.{}.linear_attn.norm", "dt": "model.layers.{}.linear_attn.dt_bias"},
 }
+BARE = "A_log", "dt"  # leaves whose module is a parameter itself
 EXPERTS = "gate", "up", "down"
 OWN_MODULES = {  # {model_type: other modules}
     "mixtral": {
@@ -66,7 +72,7 @@ class Slot(NamedTuple):
     """The place of a stored tensor: a leaf of the tree of weights, a layer of it, or an expert of a layer."""
 
     path: tuple[str, ...]
-    at: tuple[int, ...]  # (), (layer,) or (layer, expert)
+    at: tuple[int, ...]  # (), (place of the layer in the stack,) or (that, expert)
     shape: tuple[int, ...]
 
 
@@ -102,9 +108,13 @@ def slots(config: Config, modules: Mapping[str, str]) -> dict[str, Slot]:
     result: dict[str, Slot] = {}
     for keys, shape in jax.tree.leaves_with_path(shapes(config), is_leaf=lambda node: isinstance(node, tuple)):
         path = tuple(key.key for key in keys)
-        name = f"{modules[path[-1].removesuffix('_bias')]}.{'bias' if path[-1].endswith('_bias') else 'weight'}"
+        name = modules[path[-1].removesuffix("_bias")]
+        if path[-1] not in BARE:
+            name += ".bias" if path[-1].endswith("_bias") else ".weight"
+        layers = config.layers_with(path[-1])
         for at in np.ndindex(stack(path, shape)):
-            result[name.format(*at)] = Slot(path, at, shape[len(at) :])
+            number = (layers[at[0]], *at[1:]) if at else ()
+            result[name.format(*number)] = Slot(path, at, shape[len(at) :])
     return result
 
 

@@ -69,6 +69,8 @@ def draw(
     config, policy_set = layout.policy_set.config, layout.policy_set
     assert config is not None  # no script is drawn anew
     (texts, start), (number, width) = (rows.prompts.tokens, rows.prompts.length), rows.tokens.shape
+    if config.recurrent:  # its caches know a text to its end only, so every utterance has a text of its own
+        texts = jnp.repeat(texts, number // len(texts), 0)
     of_text = start.reshape(len(texts), -1)
     cache, states = decoder.append(
         config,

@@ -20,6 +20,7 @@ from jaxmarl_llm.keys import key_for
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.decoder import Cache
+from jaxmarl_llm.models.delta_net import Memory
 from jaxmarl_llm.rollout import decode
 from jaxmarl_llm.rollout.policy import PerRow, Sampling, distribution, per_row, sample
 from jaxmarl_llm.text.grammar import TokenTables
@@ -28,10 +29,11 @@ TOP = 20  # the most probable tokens that a call may ask for
 
 
 class Slots(struct.PyTreeNode):
-    """Keys, values and the last hidden state of every slot. The host knows how many tokens each slot has read."""
+    """The cache and the last hidden state of every slot. The host knows how many tokens each slot has read."""
 
-    keys: tuple[jax.Array, ...]  # a layer: [R, heads, head_dim, capacity]
-    values: tuple[jax.Array, ...]  # a layer: [R, heads, capacity, head_dim]
+    keys: tuple[jax.Array, ...]  # a layer with attention: [R, heads, head_dim, capacity]
+    values: tuple[jax.Array, ...]  # a layer with attention: [R, heads, capacity, head_dim]
+    memories: tuple[Memory, ...]  # a layer with linear_attention: leaves [R, ...]
     hidden: jax.Array  # [R, D] final hidden state of the last token read
 
     @property
@@ -83,16 +85,18 @@ class Said(NamedTuple):
 def empty(config: Config, slots: int, capacity: int) -> Slots:
     """Slots without a token."""
     cache = decoder.empty_cache(config, slots, capacity)
-    return Slots(cache.keys, cache.values, jnp.zeros((slots, config.hidden_size), config.dtypes.compute))
+    hidden = jnp.zeros((slots, config.hidden_size), config.dtypes.compute)
+    return Slots(cache.keys, cache.values, cache.memories, hidden)
 
 
 def cache_bytes(config: Config, slots: int, context: int, spare: int) -> int:
-    """Bytes of the KV caches of all `slots`, each with room for `context` + `spare` tokens.
+    """Bytes of the caches of all `slots`, each with room for `context` + `spare` tokens.
 
     The spare tokens are for a chunk that passes the end of the context.
     """
-    token = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
-    return slots * (context + spare) * token * np.dtype(config.dtypes.cache).itemsize
+    cache = jax.eval_shape(lambda: decoder.empty_cache(config, 1, 1))
+    size = lambda tree: sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+    return slots * ((context + spare) * size((cache.keys, cache.values)) + size(cache.memories))
 
 
 def widen(slots: Slots, capacity: int) -> Slots:
@@ -142,20 +146,23 @@ def possible(pages: Pages, page: jax.Array, state: jax.Array, left: jax.Array) -
 
 
 def _take_slots(slots: Slots, at: jax.Array, length: jax.Array) -> tuple[Cache, jax.Array]:
-    """(the caches of the slots `at`, their hidden states); a place past the last slot reads any slot."""
-    if len(at) == len(slots.hidden):  # all slots, in order
-        return Cache(slots.keys, slots.values, length), slots.hidden
-    take = partial(jnp.take, indices=at, axis=0, mode="clip")
-    return Cache(tuple(map(take, slots.keys)), tuple(map(take, slots.values)), length), take(slots.hidden)
+    """(the caches of the slots `at`, their hidden states); a place past the last slot reads any slot.
+
+    A slot of length 0 begins without a memory, whatever it read before.
+    """
+    if len(at) != len(slots.hidden):  # else all slots, in order
+        slots = jax.tree.map(partial(jnp.take, indices=at, axis=0, mode="clip"), slots)
+    begun = lambda x: jnp.where(length.reshape(-1, *(1,) * (x.ndim - 1)) > 0, x, 0)
+    memories = jax.tree.map(begun, slots.memories)
+    return Cache(slots.keys, slots.values, length, memories=memories), slots.hidden
 
 
 def _put(slots: Slots, at: jax.Array, cache: Cache, hidden: jax.Array) -> Slots:
     """The slots with these caches and hidden states in place of those of the slots `at`."""
+    new = Slots(cache.keys, cache.values, cache.memories, hidden)
     if len(at) == len(slots.hidden):
-        return Slots(cache.keys, cache.values, hidden)
-    put = lambda old, new: old.at[at].set(new, mode="drop")
-    keys, values = (tuple(map(put, *pair)) for pair in ((slots.keys, cache.keys), (slots.values, cache.values)))
-    return Slots(keys, values, put(slots.hidden, hidden))
+        return new
+    return jax.tree.map(lambda old, new: old.at[at].set(new, mode="drop"), slots, new)
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=2)
@@ -176,7 +183,7 @@ def read(
 
 @partial(jax.jit, donate_argnums=0)
 def copy(slots: Slots, source: jax.Array, target: jax.Array) -> Slots:
-    """The slots after a copy of slot `source`, its keys, values and hidden state, into slot `target`."""
+    """The slots after a copy of slot `source`, its cache and hidden state, into slot `target`."""
     return jax.tree.map(lambda x: x.at[target].set(x[source]), slots)
 
 

@@ -24,6 +24,7 @@ CLASSES = {
     "olmo2": transformers.Olmo2Config,
     "smollm3": transformers.SmolLM3Config,
     "granite": transformers.GraniteConfig,
+    "qwen3_5_text": transformers.Qwen3_5TextConfig,
 }
 SIZES = {
     "vocab_size": 19,
@@ -64,6 +65,10 @@ DEFAULTS = {  # where llama has others
     "smollm3": {"max_position_embeddings": 32768, "num_key_value_heads": 4, "tie_word_embeddings": True}
     | {"rope": Rope(2e6), "no_rope_layers": (1, 1, 1, 0, 1, 1, 1)},
     "granite": {"attention_multiplier": 1.0},
+    "qwen3_5_text": {"max_position_embeddings": 32768, "num_key_value_heads": 4, "head_dim": 256}
+    | {"rope": Rope(partial_rotary_factor=0.25), "linear_num_key_heads": 16, "linear_num_value_heads": 32}
+    | {"linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4}
+    | {"layer_types": ("linear_attention",) * 3 + ("full_attention",) + ("linear_attention",) * 3},
 }
 
 
@@ -128,7 +133,7 @@ def test_both_layouts_of_rope_are_read_alike(tmp_path, family, rope):
     assert read(tmp_path, **base, **new) == config
     kind = rope.get("rope_type", "linear")
     factor = 4.0 if kind == "yarn" else rope["factor"]  # yarn's null: how much longer the context is
-    expected = Rope(5e5, kind, factor)
+    expected = replace(Rope(5e5, kind, factor), partial_rotary_factor=0.25 if family == "qwen3_5_text" else 1.0)
     if kind != "linear":
         expected = replace(expected, original_max_position_embeddings=rope["original_max_position_embeddings"])
     assert config.rope == expected
@@ -170,6 +175,45 @@ def test_the_text_of_a_model_of_text_and_images(tmp_path):
     for bad, word in (({"tie_word_embeddings": False}, "tie_word_embeddings"), ({"quantization_config": {}}, "quanti")):
         with pytest.raises(ValueError, match=word):
             read(tmp_path, **outer, **bad, text_config=text | {"tie_word_embeddings": True})
+
+
+QWEN3_5 = {  # the parts of a published file of text and images that this decoder reads or knows
+    "tie_word_embeddings": True,
+    "image_token_id": 248056,
+    "video_token_id": 248057,
+    "vision_start_token_id": 248053,
+    "vision_end_token_id": 248054,
+    "vision_config": {"depth": 12},
+    "text_config": {
+        **{"model_type": "qwen3_5_text", "attention_bias": False, "attention_dropout": 0.0, "attn_output_gate": True},
+        **{"dtype": "bfloat16", "eos_token_id": 248044, "full_attention_interval": 4, "head_dim": 256},
+        **{"hidden_act": "silu", "hidden_size": 1024, "intermediate_size": 3584, "linear_conv_kernel_dim": 4},
+        **{"layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 6, "linear_num_value_heads": 16},
+        **{"mamba_ssm_dtype": "float32", "max_position_embeddings": 262144, "mlp_only_layers": []},
+        **{"mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": False, "num_attention_heads": 8},
+        **{"num_hidden_layers": 24, "num_key_value_heads": 2, "tie_word_embeddings": True, "vocab_size": 248320},
+        "rope_parameters": {
+            **{"mrope_interleaved": True, "mrope_section": [11, 11, 10], "partial_rotary_factor": 0.25},
+            **{"rope_theta": 10000000, "rope_type": "default"},
+        },
+    },
+}
+
+
+def test_a_published_file_of_qwen3_5_is_read_as_its_text(tmp_path):
+    config = read(tmp_path, model_type="qwen3_5", **QWEN3_5)
+    assert (config.model_type, config.period, config.rope) == ("qwen3_5_text", 4, Rope(1e7, partial_rotary_factor=0.25))
+    assert config.layers_with("q_proj") == (3, 7, 11, 15, 19, 23) and len(config.layers_with("A_log")) == 18
+    assert config.tie_word_embeddings and config.linear_widths == (6144, 2048)
+    text = QWEN3_5["text_config"]
+    for change, word in (
+        ({"attn_output_gate": False}, "attn_output_gate is False"),
+        ({"rope_parameters": {**text["rope_parameters"], "mrope_section": "x"}}, "mrope_section is 'x'"),
+        ({"layer_types": ["linear_attention"] * 24}, "at least one must have attention"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings is True, but not in text_config"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            read(tmp_path, model_type="qwen3_5", **QWEN3_5 | {"text_config": text | change})
 
 
 def test_a_scaled_rope_of_sliding_layers_needs_the_new_layout(tmp_path):
@@ -220,6 +264,14 @@ REFUSED = [
     ("smollm3", "no_rope_layers names 3 of 7", {"no_rope_layers": [1, 1, 0]}),
     ("smollm3", "no_rope_layers names 0 of 7", {"no_rope_layers": []}),
     ("granite", "attention_multiplier is 0", {"attention_multiplier": 0}),
+    ("qwen3_5_text", "must hold full_attention or linear_attention", {"layer_types": ["sliding_attention"] * 7}),
+    ("qwen3_5_text", "layer_types names 2 of 7 layers", {"layer_types": ["full_attention"] * 2}),
+    ("qwen3_5_text", "must be a multiple of linear_num_key_heads", {"linear_num_value_heads": 24}),
+    ("qwen3_5_text", "linear_conv_kernel_dim is 1", {"linear_conv_kernel_dim": 1}),
+    ("qwen3_5_text", "mamba_ssm_dtype is 'bfloat16'", {"mamba_ssm_dtype": "bfloat16"}),
+    ("qwen3_5_text", "mtp_num_hidden_layers is 9", {"mtp_num_hidden_layers": 9}),
+    ("qwen3_5_text", "at least one must have attention", {"full_attention_interval": 8}),
+    ("llama", "attn_output_gate", {"attn_output_gate": True}),
     ("llama", "factor of rope_type linear is missing", scaled(type="linear")),
     ("llama", "factor .* is not known to rope_type default", scaled(type="default", factor=2.0)),
     ("llama", "mscale ", scaled(**LLAMA3, mscale=1.0)),
@@ -239,7 +291,7 @@ REFUSED = [
     ("gemma3_text", "rope_theta", {"rope_parameters": {"rope_theta": 5.0}}),
     ("gemma3", "text_config is None and must be a table", {}),
     ("gemma3", "model_type of text_config is 'llama'", {"text_config": {"model_type": "llama"}}),
-    ("mamba", "model_type is 'mamba' and must be one of llama, mistral, mixtral, qwen2, .*, gemma3", {}),
+    ("mamba", "model_type is 'mamba' and must be one of llama, mistral, mixtral, qwen2, .*, gemma3, qwen3_5", {}),
     (None, "model_type is None", {}),
 ]
 

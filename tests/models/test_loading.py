@@ -115,17 +115,48 @@ def test_the_text_of_a_model_of_text_and_images(tmp_path, layout):
         loading.load(directory)
 
 
-def test_parity_with_transformers_of_the_text_of_a_model_of_text_and_images(tmp_path):
+def test_images_and_further_heads_of_qwen3_5_are_not_read(tmp_path):
+    config = canonical(FAMILIES["qwen3_5"])
+    given = random_weights(config)
+    loading.save(tmp_path / "text", config, given)
+    about = json.loads((tmp_path / "text" / "config.json").read_text())
+    wrapper = {"model_type": "qwen3_5", "text_config": about | {"architectures": None}, "vision_config": {}}
+    tensors = {
+        name.replace("model.", "model.language_model.", 1): value
+        for name, value in load_file(tmp_path / "text" / "model.safetensors").items()
+    }
+    directory, spare = tmp_path / "both", np.zeros(3, np.float32)
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps(wrapper))
+    save_file(
+        tensors | {"model.visual.blocks.0.norm1.weight": spare, "mtp.fc.weight": spare}, directory / "model.safetensors"
+    )
+    loaded = loading.load(directory)
+    assert loaded.config == config and equal(loaded.params, given)
+    save_file(tensors | {"vision_tower.x.weight": spare}, directory / "model.safetensors")
+    with pytest.raises(ValueError, match=r"vision_tower\.x\.weight in .* is unexpected"):
+        loading.load(directory)
+
+
+@pytest.mark.parametrize("kind", ["Gemma3", "Qwen3_5"])
+def test_parity_with_transformers_of_the_text_of_a_model_of_text_and_images(tmp_path, kind):
     torch = pytest.importorskip("torch")
     import transformers
 
-    config = canonical(replace(FAMILIES["gemma3"], final_logit_softcapping=None))
+    config = canonical(replace(FAMILIES[kind.lower()], final_logit_softcapping=None))
     text = in_transformers(config).config.to_dict() | {"eos_token_id": None}
     vision = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     vision |= {"image_size": 28, "patch_size": 14, "model_type": "siglip_vision_model"}
-    settings = transformers.Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4)
-    settings.image_token_index = 18
-    theirs = transformers.Gemma3ForConditionalGeneration._from_config(settings, attn_implementation="eager").eval()
+    more: dict = {"mm_tokens_per_image": 4}
+    if kind == "Qwen3_5":
+        vision = {"hidden_size": 8, "intermediate_size": 8, "depth": 1, "num_heads": 2, "out_hidden_size": 16}
+        vision |= {"model_type": "qwen3_5_vision", "patch_size": 2, "num_position_embeddings": 4}
+        more = {"image_token_id": 18, "video_token_id": 18, "vision_start_token_id": 18, "vision_end_token_id": 18}
+    settings = getattr(transformers, f"{kind}Config")(text_config=text, vision_config=vision, **more)
+    if kind == "Gemma3":
+        settings.image_token_index = 18
+    model = getattr(transformers, f"{kind}ForConditionalGeneration")
+    theirs = model._from_config(settings, attn_implementation="eager").eval()
     for parameter in theirs.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     theirs.save_pretrained(tmp_path / "theirs")
@@ -137,7 +168,7 @@ def test_parity_with_transformers_of_the_text_of_a_model_of_text_and_images(tmp_
     assert off(our_logits(loaded.config, loaded.params, ids), expected) < 1e-4
     loading.save(tmp_path / "ours", loaded.config, loaded.params)
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", attn_implementation="eager").eval()
-    assert type(again).__name__ == "Gemma3ForCausalLM"
+    assert type(again).__name__ == f"{kind}ForCausalLM"
     assert off(their_logits(again, ids), expected) < 1e-5
 
 

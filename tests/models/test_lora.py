@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.models import decoder, layers, lora
-from jaxmarl_llm.models.lora import LINEAR, Lora
+from jaxmarl_llm.models.lora import MAPS, Lora
 from tests.support.families import CONFIG
 
 PARAMS = decoder.init(CONFIG, jax.random.key(0))
@@ -35,7 +35,7 @@ def adapter(seed: int, settings: Lora = LORA) -> dict:
 def alone(one: dict, settings: Lora) -> np.ndarray:
     """Hidden states under W + (alpha / rank) B A, the definition, written out for each layer."""
     layers = dict(PARAMS["layers"])
-    for name in settings.maps:
+    for name in one:
         change = np.stack([np.asarray(b) @ np.asarray(a) for a, b in zip(one[name]["a"], one[name]["b"], strict=True)])
         layers[name] = layers[name] + settings.alpha / settings.rank * change
     return forward({**PARAMS, "layers": layers}, TOKENS)[0]
@@ -108,7 +108,7 @@ def test_rows_are_in_order_of_the_policies_where_all_have_as_many():
 
 
 def test_targets_are_names_or_patterns():
-    assert Lora().maps == LINEAR
+    assert Lora().maps == MAPS
     assert Lora(targets=("v_proj", "q_*")).maps == ("q_proj", "v_proj")
     assert set(lora.init(jax.random.key(0), PARAMS, Lora(targets=("*p_proj",)))) == {"up_proj"}
 

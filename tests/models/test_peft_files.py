@@ -18,6 +18,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from jaxmarl_llm.models import loading, lora
+from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.decoder import append, empty_cache, forward, logits, prepare
 from jaxmarl_llm.models.hf_config import canonical
 from jaxmarl_llm.models.lora import Lora
@@ -99,12 +100,14 @@ def test_parity_with_peft_after_a_step_of_rate_zero_and_merged(tmp_path, adapter
     np.testing.assert_allclose(their_logits(base_of(tmp_path / "merged")), theirs, atol=1e-4 * scale)
 
 
-@pytest.mark.parametrize("family", ["llama3.1", "gemma3"])
+@pytest.mark.parametrize("family", ["llama3.1", "gemma3", "qwen3_5"])
 def test_what_peft_writes_is_read_and_written_again_bit_for_bit(tmp_path, family):
     torch = pytest.importorskip("torch")
     peft = pytest.importorskip("peft")
     model = in_transformers(FAMILIES[family])
-    settings = peft.LoraConfig(r=2, lora_alpha=5, target_modules=r".*\.(o|gate)_proj", task_type="CAUSAL_LM")
+    names = ("o_proj", "gate_proj", *("in_proj_qkv", "in_proj_a", "out_proj") * (family == "qwen3_5"))
+    targets = rf".*\.({'|'.join(names)})"
+    settings = peft.LoraConfig(r=2, lora_alpha=5, target_modules=targets, task_type="CAUSAL_LM")
     model = peft.get_peft_model(model, settings)
     for name, parameter in model.named_parameters():
         if "lora" in name:
@@ -112,19 +115,19 @@ def test_what_peft_writes_is_read_and_written_again_bit_for_bit(tmp_path, family
     model.save_pretrained(tmp_path / "theirs")
     config = canonical(FAMILIES[family])
     lora, adapter = load_adapter(tmp_path / "theirs", config)
-    assert lora == Lora(2, 5.0, ("o_proj", "gate_proj"))
+    assert lora == Lora(2, 5.0, names)
     assert {leaf.dtype for leaf in jax.tree.leaves(adapter)} == {jnp.dtype("float32")}
     save_adapter(tmp_path / "ours", config, lora, adapter)
     theirs, ours = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("theirs", "ours"))
     assert ours.keys() == theirs.keys()
     assert all(np.array_equal(ours[name], value) for name, value in theirs.items())
     read = peft.LoraConfig.from_pretrained(tmp_path / "ours")
-    assert (read.r, read.lora_alpha, read.target_modules) == (2, 5, {"o_proj", "gate_proj"})
+    assert (read.r, read.lora_alpha, read.target_modules) == (2, 5, set(names))
 
 
 def test_save_and_load_return_the_same_adapter(saved, adapter):
     lora, again = load_adapter(saved, CONFIG)
-    assert (lora.rank, lora.alpha, lora.maps) == (LORA.rank, LORA.alpha, LORA.maps)
+    assert (lora.rank, lora.alpha, lora.maps) == (LORA.rank, LORA.alpha, tuple(m for m in LORA.maps if m in adapter))
     assert equal(again, adapter)
     assert json.loads((saved / "adapter_config.json").read_text())["base_model_name_or_path"] == "owner/base"
     names = load_file(saved / "adapter_model.safetensors")
@@ -237,6 +240,7 @@ FORMS = {  # what peft is asked for, on a model
         {"target_modules": ["qkv_proj", "gate_up_proj", "down_proj"], "rank_pattern": {"gate_up_proj": 3}},
     ),
     "experts": ("qwen3_moe", {"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}),
+    "all_kinds": ("qwen3_5", {"target_modules": "all-linear", "rank_pattern": {"in_proj_qkv": 4}}),
 }
 SHORT = ("patterns", "embeddings_tied", "joined")
 GOLDEN = Path(__file__).parents[1] / "support" / "golden" / "adapters.npz"
@@ -320,7 +324,7 @@ def check_form(form: str, directory: Path, expected: dict[str, np.ndarray]) -> N
                 ours @ stored[name.replace("_B", "_A")].T if "_B" in path else stored[name.replace("_A", "_B")].T @ ours
             )
         else:
-            ours = of_map(own[1], gradient[0], path, stored[name])
+            ours = of_map(base, own[1], gradient[0], path, stored[name])
         assert ours.shape == theirs.shape, name
         assert np.abs(ours - theirs).max() <= 1e-3 * np.abs(theirs).max() > 0, name
 
@@ -328,9 +332,10 @@ def check_form(form: str, directory: Path, expected: dict[str, np.ndarray]) -> N
 JOINED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
 
-def of_map(adapter: dict, gradient: dict, path: str, stored: np.ndarray) -> np.ndarray:
+def of_map(base: Config, adapter: dict, gradient: dict, path: str, stored: np.ndarray) -> np.ndarray:
     """Our gradient of a matrix of peft's; a map that is joined there has the same a in all its parts."""
-    module, side, layer = path.split(".")[-3], path.split("lora_")[1][0], int(path.split(".")[2])
+    module, side = path.split(".")[-3], path.split("lora_")[1][0]
+    layer = base.layers_with(module).index(int(path.split(".")[2]))
     leaves = [(adapter[part], gradient[part]) for part in JOINED.get(module, (module,))]
     if side == "A":
         ours = sum(np.asarray(own["a"][layer]) for _, own in leaves)

@@ -5,6 +5,7 @@ A long case draws each utterance 2,000 times; the others are of the same game, f
 
 import itertools
 from functools import cache
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +17,12 @@ from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.methods import archer
 from jaxmarl_llm.rollout import utterances
 from jaxmarl_llm.rollout.team import answer_letters, words
-from jaxmarl_llm.training import begin, step
+from jaxmarl_llm.training import begin, setup, step
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.records import Advantages
 from jaxmarl_llm.training.scoring import resample, score_policies
 from jaxmarl_llm.training.trainer import Trainer
+from tests.support.families import recurrent
 
 DRAWS = 2000
 
@@ -33,15 +35,17 @@ TALK = Recipe(MatrixGame(rounds=2, talk=True), (("me", "me"),), rewards, tokeniz
 NINE = Recipe(LockChain(2, turns=3, alphabet="ABC", spelled=2), (("me",),), rewards, tokenizer=answer_letters, groups=2)
 
 
-RECIPES = {"talk": TALK, "nine": NINE}
-NAMES = ["talk", pytest.param("nine", marks=pytest.mark.long)]
+RECIPES = {"talk": TALK, "nine": NINE, "state": NINE}  # "state" has a model with linear_attention
+NAMES = ["talk", pytest.param("nine", marks=pytest.mark.long), pytest.param("state", marks=pytest.mark.long)]
 
 
 @cache
 def played(name):
     """(parts, weights far from uniform, a batch of games for an update, its utterances)."""
     recipe = RECIPES[name]
-    parts = Trainer(recipe, [recipe.all_hparams], [0]).parts
+    size = setup.tiny if name != "state" else lambda vocabulary, _: recurrent(vocabulary)
+    with mock.patch.object(setup, "tiny", size):
+        parts = Trainer(recipe, [recipe.all_hparams], [0]).parts
     run = begin.init_run(parts, jax.random.key(5))
     weights = jax.tree.map(lambda x: 3 * x, run.learners.weights)
     run = run.replace(learners=run.learners.replace(weights=weights))

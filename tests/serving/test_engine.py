@@ -39,10 +39,10 @@ def random_calls(count: int, seed: int = 0) -> list:
     ]
 
 
-def scores_of(calls: list, answers: list) -> list[np.ndarray]:
+def scores_of(calls: list, answers: list, kind: str = "toy") -> list[np.ndarray]:
     facts = [(call.sampling, call.grammar, call.budget, call.policy) for call in calls]
     pairs = zip(calls, answers, facts, strict=True)
-    return rescore("toy", 2, [Said(call.tokens, answer.tokens, *fact) for call, answer, fact in pairs])
+    return rescore(kind, 2, [Said(call.tokens, answer.tokens, *fact) for call, answer, fact in pairs])
 
 
 def test_answers_are_the_same_alone_and_have_the_scorers_probabilities(engine):
@@ -59,6 +59,35 @@ def test_answers_are_the_same_alone_and_have_the_scorers_probabilities(engine):
         if index % 5 == 0:
             assert engine.run([call])[0].tokens == answer.tokens
     assert {answer.finish for answer in answers} == {"end", "length"}
+
+
+@pytest.mark.long
+def test_a_model_with_a_state_continues_only_what_a_slot_has_read_to_its_end():
+    """Of a row that another begins with, of its middle, of one that a stop cut, and of slots that had other rows."""
+    engine = engine_of("state", adapters=2)
+    first = random_calls(9, seed=3)
+    calls, answers = list(first), engine.run(first)
+    rows = [[*call.tokens, *answer.tokens] for call, answer in zip(calls, answers, strict=True)]
+    policies = [call.policy for call in calls]
+    goes_on = [
+        call_of([*row, 5, 6], seed=1, policy=policy) for row, policy in zip(rows[-4:], policies[-4:], strict=True)
+    ]
+    read = engine.tokens_read
+    answers += engine.run(goes_on)
+    assert engine.tokens_read - read <= 4 * 3
+    forked = [call_of([*row[: len(row) // 2], 7], seed=2, policy=p) for row, p in zip(rows, policies, strict=True)]
+    same = [call_of(rows[0], seed=number, policy=policies[0]) for number in (3, 4)]
+    stopped = call_of(
+        rows[1], seed=5, budget=20, policy=policies[1], stop=lambda tokens: 2 if len(tokens) > 4 else None
+    )
+    for more in (forked, same, [stopped]):
+        answers += engine.run(more)
+    shortened = [call_of([*rows[1], *answers[-1].tokens, 9], seed=6, policy=policies[1])]
+    answers += engine.run(shortened)
+    calls += [*goes_on, *forked, *same, stopped, *shortened]
+    apart = [np.abs(a.logp - b).max() for a, b in zip(answers, scores_of(calls, answers, "state"), strict=True)]
+    assert len(apart) == len(calls) and max(apart) < 2e-4
+    assert engine.run([calls[4]])[0].tokens == answers[4].tokens
 
 
 def test_a_row_that_goes_on_reads_only_what_is_new_wherever_its_slot_is(engine):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.models import decoder
+from jaxmarl_llm.models import decoder, kinds
 from jaxmarl_llm.models.config import Config, Rope
 
 CONFIG = Config(
@@ -22,6 +22,7 @@ CONFIG = Config(
     tie_word_embeddings=False,
 )
 SLIDING = ("full_attention", "sliding_attention", "sliding_attention")
+LINEAR = "linear_attention"
 
 FAMILIES = {
     "llama2": replace(CONFIG, num_key_value_heads=4, rms_norm_eps=1e-4),
@@ -133,6 +134,19 @@ FAMILIES = {
         attention_multiplier=0.4,
         logits_scaling=2.0,
     ),
+    "qwen3_5": replace(
+        CONFIG,
+        model_type="qwen3_5_text",
+        num_hidden_layers=3,
+        layer_types=(LINEAR, LINEAR, SLIDING[0]),
+        head_dim=8,
+        rope=Rope(1000.0, partial_rotary_factor=0.5),
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=6,
+        linear_value_head_dim=5,
+        linear_conv_kernel_dim=4,
+    ),
 }
 ODD = {  # other settings of the new families, read and written as well
     "mistral_full": replace(CONFIG, model_type="mistral", head_dim=4, num_key_value_heads=1, tie_word_embeddings=True),
@@ -167,7 +181,34 @@ ODD = {  # other settings of the new families, read and written as well
             long_factor=(2.0, 3.0, 4.0),
         ),
     ),
+    "qwen3_5_periods": replace(  # two periods and a part of a third
+        FAMILIES["qwen3_5"],
+        num_hidden_layers=5,
+        layer_types=(LINEAR, SLIDING[0]) * 2 + (LINEAR,),
+        tie_word_embeddings=True,
+        attention_bias=True,
+        rope=Rope(100.0, "yarn", factor=4.0, original_max_position_embeddings=16, partial_rotary_factor=0.5),
+        linear_num_key_heads=1,
+        linear_num_value_heads=3,
+        linear_conv_kernel_dim=3,
+    ),
+    "qwen3_5_first": replace(
+        FAMILIES["qwen3_5"],
+        num_hidden_layers=2,
+        layer_types=(SLIDING[0], LINEAR),
+        head_dim=16,
+        num_key_value_heads=1,
+        rope=Rope(100.0, partial_rotary_factor=0.25),
+        hidden_act="gelu",
+        linear_num_key_heads=3,
+        linear_num_value_heads=3,
+    ),
 }
+
+
+def recurrent(vocab_size: int, context: int = 512) -> Config:
+    """A small model with linear_attention."""
+    return replace(FAMILIES["qwen3_5"], vocab_size=vocab_size, max_position_embeddings=context)
 
 
 def random(tree: Any, seed: int) -> Any:
@@ -183,7 +224,8 @@ def weights(config: Config) -> dict:
 
 NAMES = {"llama": "Llama", "mistral": "Mistral", "mixtral": "Mixtral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 NAMES |= {"qwen3_moe": "Qwen3Moe", "gemma2": "Gemma2", "gemma3_text": "Gemma3Text", "phi3": "Phi3", "olmo2": "Olmo2"}
-NAMES |= {"smollm3": "SmolLM3", "granite": "Granite"}
+NAMES |= {"smollm3": "SmolLM3", "granite": "Granite", "qwen3_5_text": "Qwen3_5Text"}
+LINEAR_SIZES = ("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim")
 OWN = {  # settings of a family, beside those that all have
     "llama": ("attention_bias", "mlp_bias"),
     "mistral": ("sliding_window",),
@@ -210,6 +252,7 @@ OWN = {  # settings of a family, beside those that all have
         "attention_multiplier",
         "logits_scaling",
     ),
+    "qwen3_5_text": ("attention_bias", *LINEAR_SIZES, "linear_conv_kernel_dim"),
 }
 
 
@@ -228,7 +271,7 @@ def in_transformers(config: Config) -> Any:
              "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings",
              *OWN[family])  # fmt: skip
     settings = {name: getattr(config, name) for name in names}
-    settings["hidden_activation" if config.family.gemma else "hidden_act"] = config.hidden_act
+    settings["hidden_activation" if config.family.scaled_embeddings else "hidden_act"] = config.hidden_act
     if family == "gemma3_text":
         assert config.rope_sliding is not None
         local = {"rope_theta": config.rope_sliding.rope_theta, "rope_type": "default"}
@@ -244,6 +287,8 @@ def in_transformers(config: Config) -> Any:
         rope["partial_rotary_factor"] = config.rope.partial_rotary_factor
         settings["original_max_position_embeddings"] = config.rope.original_max_position_embeddings
         settings |= {"bos_token_id": None}
+    if family == "qwen3_5_text":
+        rope["partial_rotary_factor"] = config.rope.partial_rotary_factor
     if family == "smollm3":
         settings |= {"use_sliding_window": any(config.sliding)}
         settings |= {"no_rope_layers": list(config.no_rope_layers or (1,) * config.num_hidden_layers)}
@@ -252,15 +297,19 @@ def in_transformers(config: Config) -> Any:
     theirs = getattr(transformers, f"{kind}Config")(
         **settings, rope_parameters=rope, eos_token_id=None, pad_token_id=None
     )
-    head = "Gemma3" if kind == "Gemma3Text" else kind
+    head = kind.removesuffix("Text")
     return getattr(transformers, f"{head}ForCausalLM")._from_config(theirs, attn_implementation="eager").eval()
+
+
+OF_LINEAR = {name: f"{name}.weight" for name in ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj")}
+OF_LINEAR |= {"conv1d": "conv1d.weight", "linear_norm": "norm.weight", "A_log": "A_log", "dt": "dt_bias"}
 
 
 def by_their_name(config: Config, tree: dict) -> dict[str, np.ndarray]:
     """The canonical tree with the names and shapes that transformers' parameters have in memory."""
     named = {f"model.{name}.weight": tree[name] for name in ("embed_tokens", "norm")}
     for i in range(config.num_hidden_layers):
-        layer = {name: np.asarray(stack[i]) for name, stack in tree["layers"].items()}
+        layer = {name: np.asarray(leaf) for name, leaf in kinds.one_layer(config, tree["layers"], i).items()}
         if config.num_experts:
             both = [layer.pop("experts_gate"), layer.pop("experts_up")]
             named[f"model.layers.{i}.mlp.experts.gate_up_proj"] = np.concatenate(both, 1)
@@ -272,6 +321,9 @@ def by_their_name(config: Config, tree: dict) -> dict[str, np.ndarray]:
         for name, leaf in layer.items():
             owner = "mlp." if name.startswith(("gate", "up", "down")) else "self_attn."
             owner = "" if name.endswith("layernorm") else owner
+            if name in OF_LINEAR:
+                named[f"model.layers.{i}.linear_attn.{OF_LINEAR[name]}"] = leaf
+                continue
             what = f"{name.removesuffix('_bias')}.{'bias' if name.endswith('_bias') else 'weight'}"
             named[f"model.layers.{i}.{owner}{what}"] = leaf
     if "lm_head" in tree:

@@ -27,6 +27,7 @@ from jaxmarl_llm.serving.engine import Engine
 from jaxmarl_llm.serving.service import Served, Service, running
 from jaxmarl_llm.text.grammar import Grammar, lift
 from jaxmarl_llm.text.tokenizers import HFTokenizer, Tokenizer
+from tests.support.families import recurrent
 from tests.support.tokenizer_files import QWEN_TOOLS, qwen, written
 from tests.support.toys import ByteTokenizer
 
@@ -36,8 +37,8 @@ SLOTS, CONTEXT = 4, 512
 
 @cache
 def tokenizer_of(kind: str) -> Tokenizer:
-    """The toy of bytes, or a byte-level tokenizer from files whose template shows tools."""
-    if kind == "toy":
+    """The toy of bytes, also for a model with a "state", or a byte-level tokenizer from files that shows tools."""
+    if kind in ("toy", "state"):
         return ByteTokenizer()
     with TemporaryDirectory() as directory:
         return HFTokenizer(written(Path(directory) / "tokenizer", qwen(), QWEN_TOOLS, eos_token="<|im_end|>"))
@@ -51,7 +52,7 @@ def config_of(tokenizer: Tokenizer) -> Config:
 def policies(kind: str, adapters: int = 0) -> tuple[PolicySet, dict]:
     """(policies, their random weights, which have marked preferences): `adapters` on a base, or the base alone."""
     tokenizer = tokenizer_of(kind)
-    config = config_of(tokenizer)
+    config = recurrent(tokenizer.vocab_size) if kind == "state" else config_of(tokenizer)
     params = jax.tree.map(lambda x: 2 * x, jax.jit(lambda key: decoder.init(config, key))(jax.random.key(1)))
     if not adapters:
         return PolicySet(tokenizer, ("base",), config), {"params": params}
@@ -140,7 +141,8 @@ def rescore(kind: str, adapters: int, answers: Sequence[Said]) -> list[np.ndarra
     )
     rows, legal = jax.tree.map(jnp.asarray, rows), np.ones((count, 1, 1, tables.distance.shape[1]), bool)
     sampled = gather_sampled(rows, jnp.asarray(legal), tokens.shape[1])
-    scorer = Scorer(config_of(tokenizer), tables, tuple(answer.sampling for answer in answers))
+    assert policy_set.config is not None
+    scorer = Scorer(policy_set.config, tables, tuple(answer.sampling for answer in answers))
     joined = lora.concatenate(weights["adapters"], policy_set.loras) if adapters else None
     owner = np.array([answer.policy for answer in answers], np.int32) if adapters else None
     scores = jax.jit(lambda params, joined: scorer(params, rows, sampled, joined, owner))(weights["params"], joined)
