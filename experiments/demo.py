@@ -25,7 +25,7 @@ from jaxmarl_llm.studies import program, runner
 from jaxmarl_llm.studies.cli import execute
 from jaxmarl_llm.studies.registry import Entry
 from jaxmarl_llm.studies.settings import Settings
-from jaxmarl_llm.studies.study import Study
+from jaxmarl_llm.studies.study import ANY, Study
 from jaxmarl_llm.text.arguments import read_arguments
 from jaxmarl_llm.text.plots import plot
 
@@ -58,7 +58,7 @@ def study() -> Study:
         arms={ARM: RECIPE},
         method=ARM,
         metrics=("cooperation", "points"),
-        scope="any",
+        scope=ANY,
     )
 
 

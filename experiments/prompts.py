@@ -38,7 +38,7 @@ from jaxmarl_llm.studies.cli import execute
 from jaxmarl_llm.studies.pages.format import count
 from jaxmarl_llm.studies.registry import Entry
 from jaxmarl_llm.studies.settings import Settings, select_arms
-from jaxmarl_llm.studies.study import Paper, Study
+from jaxmarl_llm.studies.study import ANY, Paper, Study
 from jaxmarl_llm.text.arguments import read_arguments
 from jaxmarl_llm.text.own_code import import_object
 from jaxmarl_llm.training.estimator import estimator
@@ -138,7 +138,7 @@ def study_of(options: Options) -> Entry:
         arms={ARM: recipe},
         method=ARM,
         metrics=("return", *([HELD_OUT, *parts] if evaluate else ())),
-        scope="any",
+        scope=ANY,
     )
     return Entry("prompts", __name__, study, tuple(module for *_, module in words if module))
 

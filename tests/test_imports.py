@@ -105,8 +105,6 @@ FEW_USERS = {
     "evaluation.fingerprints",
     "evaluation.search",
     "rl.rewards.rubrics",
-    "rl.segments",
-    "rl.value_table",
     "rollout.joint_actions",
 }
 

@@ -4,7 +4,8 @@ An arm is a game. `score` is the model's return in fresh games before and after 
 
   dilemma           points of a game of four rounds against tit-for-tat; also `against always_defect`
   kuhn              chips against random play; also exact NashConv
-  tic_tac_toe       points against random play, in both seats
+  tic_tac_toe       points against random play, in both seats; also `against minimax`, and `points lost`: what the
+                    model's moves of a game give away, by exact values
   twenty_questions  right names, with an honest answerer
   router_search     right values, with the model in all three seats
   arithmetic        right products modulo 2, as solver and as verifier
@@ -33,7 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.self_play.exploitability import RLOO
-from jaxmarl_llm.environments.classic.board_games import TicTacToe
+from jaxmarl_llm.environments.classic.board_games import CELLS, TicTacToe, values_of_boards
 from jaxmarl_llm.environments.classic.card_games import KuhnPoker
 from jaxmarl_llm.environments.social.commons import Harvest
 from jaxmarl_llm.environments.social.matrix_games import MatrixGame
@@ -93,6 +94,19 @@ def first_component(episodes: Episodes) -> dict[str, jax.Array]:
     return {"return": mean_of_kept(episodes, episodes.reward[..., 0].sum(1))}
 
 
+def points_lost(episodes: Episodes) -> dict[str, jax.Array]:
+    """The return, and the points that the learner's moves of a game give away if both seats play perfectly from there
+    on. In group g the learner has seat g % 2."""
+    turn = np.arange(episodes.action.shape[1])
+    mover = (turn % 2)[None]
+    moved, cell = (x[:, turn, turn % 2] for x in (episodes.acted, episodes.action))  # [B, T]
+    board = jnp.where(moved, (1 + mover) * jnp.asarray(CELLS, jnp.int32)[cell], 0).cumsum(1)
+    value = jnp.asarray(values_of_boards(), jnp.float32)[jnp.pad(board, ((0, 0), (1, 0)))]
+    lost = (2 * mover - 1) * jnp.diff(value, axis=1)
+    learns = moved & (mover == episodes.group[:, None] % 2)
+    return first_component(episodes) | {"points lost": mean_of_kept(episodes, jnp.where(learns, lost, 0).sum(1))}
+
+
 def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     """The return of all seats from each turn on, minus its mean over the other games of the group."""
     reward = experience.episodes.total_reward
@@ -137,7 +151,9 @@ TASKS = {
         TicTacToe(),
         ((ME, "random"), ("random", ME)),
         2,
+        {"score": ((ME, "random"), ("random", ME)), "against minimax": ((ME, "minimax"), ("minimax", ME))},
         games=256,
+        measure=points_lost,
         groups=2,
         group_size=16,
         hparams={"learning_rate": 5e-4, "entropy": 0.0},

@@ -100,6 +100,10 @@ LATER_FIRST = (
 MONOTONIC = (
     'abstract: sequential updates "in reverse execution order" ensure "monotonic improvement", with superior stability'
 )
+GAINS = "abstract: relative gains of 43.3% to 54.6% over backbone algorithms on Qwen3-14B"
+EARLY = "Backward induction: an early answer's value depends on later ones, so later turns come first."
+CARRIED = "The multiplier corrects the advantages for the turns that are already updated (HAML)."
+DRIFT = "Division by the group's deviation breaks the condition of the drift functional."
 STUDY = Study(
     paper=Paper("SeeUPO (Hu et al.)", "https://arxiv.org/abs/2602.06554", 2026, checked="release"),
     question="In which order should the turns of an episode be updated?",
@@ -108,39 +112,15 @@ STUDY = Study(
     method="reverse",
     metrics=(UPDATES, "value", FALLS),
     predictions=(
-        Lower(
-            UPDATES,
-            "reverse",
-            than="once",
-            source="paper",
-            where="abstract: relative gains of 43.3% to 54.6% over backbone algorithms on Qwen3-14B",
-        ),
-        Lower(
-            UPDATES,
-            "reverse",
-            than="simultaneous",
-            source="theory",
-            where="Backward induction: an early answer's value depends on later ones, so later turns come first.",
-        ),
+        Lower(UPDATES, "reverse", than="once", source="paper", where=GAINS),
+        Lower(UPDATES, "reverse", than="simultaneous", source="theory", where=EARLY),
         *(Lower(UPDATES, "reverse", than=name, source="theory", where=LATER_FIRST) for name in ("forward", "random")),
-        Lower(
-            UPDATES,
-            "reverse",
-            than="reverse_alone",
-            source="theory",
-            where="The multiplier corrects the advantages for the turns that are already updated (HAML).",
-        ),
+        Lower(UPDATES, "reverse", than="reverse_alone", source="theory", where=CARRIED),
         *(
             Lower(FALLS, "reverse", than=name, source="paper", where=MONOTONIC)
             for name in ("once", "simultaneous", "forward", "random")
         ),
-        Lower(
-            FALLS,
-            "reverse",
-            than="reverse_group_std",
-            source="theory",
-            where="Division by the group's deviation breaks the condition of the drift functional.",
-        ),
+        Lower(FALLS, "reverse", than="reverse_group_std", source="theory", where=DRIFT),
     ),
     censored={UPDATES: REVERSED.updates},
     derived={UPDATES: partial(updates_to, metric="value", over=1), FALLS: partial(share_of_falls, metric="value")},

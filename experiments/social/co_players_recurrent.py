@@ -4,9 +4,8 @@ Two networks play the donation game of `co_players`, 20 rounds, and learn by adv
 games of the learners with each other, and 256 of each with players whose five answers are fair coins, drawn for each
 game. For 300 updates all learn from these alone, as inference needs learners that adapt; then for 500 from their arm's:
 
-  mixed, identity  all games; with identity a learner is told the five answers, or that it meets a learner
-  learners_only    games with the other learner
-  tabular_only     games with coins' players
+  mixed, identity              all games; with identity a learner is told the answers, or that it meets a learner
+  learners_only, tabular_only  games with the other learner; games with coins' players
 
 `cooperation` is with the other learner; `points` are a round's against coins' players, `rise` their last third less the
 first. An exact best response that knows the player earns 1.2375.
@@ -17,9 +16,6 @@ Paper: Multi-agent cooperation through in-context co-player inference 2026, http
 update has 4,096 games of 100 rounds, the five answers are probabilities, uniform in [0, 1], and 128 numbers remember.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -54,18 +50,15 @@ class Learners(nn.Module):
         return jax.tree.map(lambda *x: jnp.stack(x), *both)
 
 
-read_round: Any = Learners().apply
-
-
 def play(weights: Any, chances: jax.Array, told: jax.Array, key: jax.Array) -> tuple[jax.Array, ...]:
     """Situations [T + 1, 2, 2 GAMES], actions and rewards [T, ...]. Learner i plays its first games with the other
-    learner. In the rest it meets players who cooperate with `chances` [2, GAMES, 5] in their own situations."""
+    learner, and the rest with players who cooperate with `chances` [2, GAMES, 5] in their own situations."""
 
     def play_round(now: tuple, key: jax.Array) -> tuple[tuple, tuple]:
         memory, situation, theirs = now
-        memory, read = read_round(weights, memory, situation, told)
+        memory, read = Learners().apply(weights, memory, situation, told)
         dice, coin = jax.random.uniform(key, (2, *situation.shape))
-        action = (dice >= jax.nn.sigmoid(read[..., 0])).astype(jnp.int32)
+        action = (dice >= jax.nn.sigmoid(read[..., 0])).astype(jnp.int32)  # type: ignore[index]  # flax: a dict or any
         answer = coin[:, :GAMES] >= jnp.take_along_axis(chances, theirs[..., None], 2)[..., 0]
         other = jnp.concatenate([action[::-1, :GAMES], answer.astype(jnp.int32)], 1)
         after = memory, 1 + 2 * action + other, 1 + 2 * other[:, GAMES:] + action[:, GAMES:]
@@ -78,10 +71,9 @@ def play(weights: Any, chances: jax.Array, told: jax.Array, key: jax.Array) -> t
 
 
 def loss(weights: Any, played: tuple[jax.Array, ...], told: jax.Array, learns: jax.Array) -> jax.Array:
-    """Advantage actor-critic of both learners on the games in `learns` [2 GAMES]. After the last round returns continue
-    with the critic's value, since the game stands for one without an end."""
+    """Advantage actor-critic of both learners on games in `learns` [2 GAMES]; the critic values what follows."""
     start = jnp.zeros((*told.shape[:2], WIDTH))
-    _, read = jax.lax.scan(lambda memory, now: read_round(weights, memory, now, told), start, played[0])
+    _, read = jax.lax.scan(lambda memory, now: Learners().apply(weights, memory, now, told), start, played[0])
     where = jnp.broadcast_to(learns[:, None], (len(learns), ROUNDS))
 
     def of_learner(logit: jax.Array, value: jax.Array, action: jax.Array, reward: jax.Array) -> jax.Array:
@@ -117,7 +109,7 @@ def train(seed: jax.Array, learns: jax.Array, knows: jax.Array) -> dict[str, jax
     return jax.lax.scan(update, (weights, optimiser.init(weights)), jnp.arange(UPDATES))[1]
 
 
-def arm(key: jax.Array, hparams: Mapping[str, Any]) -> dict[str, jax.Array]:
+def arm(key: jax.Array, hparams: dict[str, Any]) -> dict[str, jax.Array]:
     learns = select(hparams, "games", all=OTHERS | True, learners=~OTHERS, tabular=OTHERS)
     knows = select(hparams, "identity", hidden=jnp.bool_(False), told=jnp.bool_(True))
     return train(jax.random.key_data(key), learns, knows)

@@ -1,8 +1,7 @@
 """Does the first generation decide if giving lasts? Cultural evolution in the donor game, from three priors.
 
 In the paper the first strategies differ by language model. Here all networks of the first generation imitate one script
-(200 steps of Adam), and noisy copies of the richer half replace the poorer half. Game, traces and fines are those
-of the study `generations`, whose networks begin at random; copies have noise 0.2, not 0.1.
+(200 steps of Adam). The rest is as in the study `generations`, but copies have noise 0.2, not 0.1.
 
   reciprocal  gives the recipient's image: everything to an image of 1, nothing to an image of 0
   generous    gives everything to everybody
@@ -12,25 +11,19 @@ of the study `generations`, whose networks begin at random; copies have noise 0.
   PRIOR/trace_0   donors see nothing; the reciprocal script then gives everything, as to a stranger
   PRIOR/fine      three steps, and fines are allowed; the reciprocal prior fines where it would give nothing
 
-An image is the release's reputation, read along a trace from its oldest gift to its newest. It is 1 less the distance
-of the gift from the image of its recipient. The oldest known gift is an image itself, and a stranger's image is 1.
-With probability 0.1 a script does anything, fines included: a sure network has no copies that differ.
+An image is the release's reputation (`donors.images`). With probability 0.1 a script does anything, fines included: a
+sure network has no copies that differ.
 
   doublings  log2 of the mean resources after a game over those at its start; 0 without gifts, 10.6 if all is given
   wealth     mean resources after a game, 10 at its start
-  given      mean share given
+  given      mean share given; `... at first` is that of the first generation
   reads      expected gift to traces of image 1 less that to traces of image 0, mean over networks and traces
-
-All are means over the last tenth of the generations; `... at first` are of the first generation.
 
   python -m experiments generations_priors --seeds 20
 
 Paper: Cultural Evolution of Cooperation among LLM Agents (Vallinder & Hughes) 2024, https://arxiv.org/abs/2412.10270.
-There agents are language models that write strategies, in ten generations; no language model plays here. The release
-selects by twice the score of the second game; here both games count.
+There language models write strategies, in ten generations; no language model plays here.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
@@ -55,15 +48,6 @@ TRACES = np.array([*product(range(UNKNOWN + 1), repeat=STEPS)])  # [216, steps],
 ALL = len(SHARES) - 1
 
 
-def images(traces: np.ndarray) -> np.ndarray:
-    """The image of each trace as the index of a share, int [traces]."""
-    image = np.full(len(traces), UNKNOWN)
-    for gift in traces.T[::-1]:
-        judged = np.where(image == UNKNOWN, gift, ALL - np.abs(gift - image))
-        image = np.where(gift == UNKNOWN, image, judged)
-    return np.where(image == UNKNOWN, ALL, image)
-
-
 def logits(nets: dict, steps: Any, fine: Any) -> jax.Array:
     """Logits of all networks for all traces, [agents, traces, shares and FINES]."""
     of_net = jax.vmap(donors.logits_of, (None, 0, None, None))
@@ -74,9 +58,7 @@ def imitate(nets: dict, act: jax.Array, error: Any) -> dict:
     """Networks after 200 steps of Adam towards an act for each trace, int [traces], or any with probability `error`."""
     optimiser = optax.adam(0.03)
     target = (1 - error) * jax.nn.one_hot(act, FINES + 1) + error / (FINES + 1)
-
-    def loss(nets: dict) -> jax.Array:
-        return optax.softmax_cross_entropy(logits(nets, STEPS, 1), target[None]).mean(1).sum()
+    loss = lambda nets: optax.softmax_cross_entropy(logits(nets, STEPS, 1), target[None]).mean(1).sum()
 
     def step(carry: tuple, _: None) -> tuple[tuple, None]:
         updates, state = optimiser.update(jax.grad(loss)(carry[0]), carry[1])
@@ -88,14 +70,14 @@ def imitate(nets: dict, act: jax.Array, error: Any) -> dict:
 def reads(nets: dict, steps: Any, fine: Any) -> jax.Array:
     """The expected gift to known traces of image 1 less that to known traces of image 0."""
     gift = jax.nn.softmax(logits(nets, steps, fine))[..., :FINES] @ SHARES
-    image, known = images(TRACES), (TRACES < UNKNOWN).all(1)
+    image, known = donors.images(TRACES), (TRACES < UNKNOWN).all(1)
     return gift[:, known & (image == ALL)].mean() - gift[:, known & (image == 0)].mean()
 
 
 def history(key: jax.Array, hparams: Mapping[str, Any]) -> dict:
     """Curves over the generations, {metric: [generations]}."""
     start_key, key = jax.random.split(key)
-    steps, fine, image = hparams["steps"], hparams["fine"], images(TRACES)
+    steps, fine, image = hparams["steps"], hparams["fine"], donors.images(TRACES)
     reciprocal = jnp.where((image == 0) & (fine > 0), FINES, image)
     act = select(hparams, "prior", reciprocal=reciprocal, generous=np.full_like(image, ALL), selfish=0 * image)
     first = imitate(donors.random_networks(start_key), act, hparams["error"])
@@ -113,12 +95,10 @@ def history(key: jax.Array, hparams: Mapping[str, Any]) -> dict:
 
 
 PRIORS = ("reciprocal", "generous", "selfish")
-KINDS = {"trace_3": {"steps": 3.0, "fine": 0.0}, "trace_0": {"steps": 0.0, "fine": 0.0}}
-KINDS |= {"fine": {"steps": 3.0, "fine": 1.0}}
+KINDS = {"trace_3": (3.0, 0.0), "trace_0": (0.0, 0.0), "fine": (3.0, 1.0)}  # steps seen, fines allowed
 ARMS: dict[str, dict[str, float | str]] = {
-    f"{prior}/{kind}": {"prior": prior, "noise": 0.2, "error": 0.1, **numbers}
-    for prior in PRIORS
-    for kind, numbers in KINDS.items()
+    f"{prior}/{kind}": {"prior": prior, "noise": 0.2, "error": 0.1, "steps": steps, "fine": fine}
+    for prior, (kind, (steps, fine)) in product(PRIORS, KINDS.items())
     if (prior, kind) != ("generous", "fine")
 }
 MODELS = 'abstract: "the evolution of cooperation differs markedly across base models", Claude 3.5 Sonnet above others'
@@ -127,13 +107,9 @@ OTHERS = 'abstract: "Gemini 1.5 Flash and GPT-4o fail to do so". The margin is o
 UNSEEN = "Where nobody sees a gift, selection must remove it; else nothing is selected. The level is ours."
 READS = "The level is ours: a prior that does not read traces is no reciprocity."
 RULE = "A gift costs its donor, and pays only if donors read traces."
+TITLE = "Cultural Evolution of Cooperation (Vallinder & Hughes)"
 STUDY = Study(
-    paper=Paper(
-        "Cultural Evolution of Cooperation (Vallinder & Hughes)",
-        "https://arxiv.org/abs/2412.10270",
-        2024,
-        checked="release",
-    ),
+    paper=Paper(TITLE, "https://arxiv.org/abs/2412.10270", 2024, checked="release"),
     question="Does the first generation decide if giving lasts?",
     claim="From a reciprocal first generation agents end richer than from a selfish one, and richer still with fines; "
     "without traces, or from unconditional giving, they stop giving.",

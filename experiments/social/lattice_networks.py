@@ -1,19 +1,14 @@
 """Does cooperation survive exploration if groups of agents have Q-networks of their own? The torus again.
 
-Game and learner are those of `lattice_network`. Agents on a 10 x 10 torus play the prisoner's dilemma with their four
-neighbours. A network reads the last actions of the neighbours and the agent, and learns by double DQN from replay.
-Boltzmann's temperature falls linearly from tau to 0.1 in 90,000 rounds. Another 10,000 rounds are played at 0.1 without
-learning.
+Game and learner are those of `lattice_network`: agents on a 10 x 10 torus play the prisoner's dilemma with their four
+neighbours, and networks learn by double DQN from replay. Boltzmann's temperature falls linearly from tau to 0.1 in
+90,000 rounds. Another 10,000 rounds are played at 0.1 without learning. In every fourth round all networks together
+learn from 300 transitions of the last 100 rounds: each makes an optimiser step on its share, from its own agents.
 
   shared                    one network for all agents
   groups                    ten networks, for ten random agents each
   dr0.1, dr0.25             the dilemma Dr
   tau0.13, tau0.8, tau1.5   the initial temperature, in order of exploration
-
-In every fourth round all networks together learn from 300 transitions of the last 100 rounds. A network draws its
-share, 300 or 30, from its own agents, and makes an optimiser step.
-
-The arms need no language model; a seed is a history. Metrics:
 
   cooperation   in the last tenth
   fall          cooperation under tau0.13 less cooperation, in the same seed
@@ -25,8 +20,6 @@ The arms need no language model; a seed is a history. Metrics:
 Paper: How Exploration Breaks Cooperation (Weng & Lee) 2026, https://arxiv.org/abs/2601.05509, with 900 agents and
 batches of 256. Its release has the shared network alone, and the text that was read doesn't say how groups are formed.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
@@ -113,6 +106,7 @@ OF = {family: partial(histories, family=family) for family in NETWORKS}
 NAMES = [(family, f"{family}/{x}/{tau}") for family in NETWORKS for x in DILEMMAS for tau in HEAT]
 GROUPED = "abstract of the HTML version: 'Grouped policy learning ... consistently alleviates collapse'"
 COLLAPSE = "abstract of the HTML version: 'a robust cooperation collapse in shared DQN as exploration increases'"
+MORE, LESS = partial(Higher, "cooperation", source="paper"), partial(Lower, "fall", source="paper")
 LOCKED = "Seeds 100 to 102: 0.33 against 0.86 of six seeds. Each network settles on an action of its own."
 STUDY = Study(
     paper=Paper("Grouped Networks (Weng & Lee)", "https://arxiv.org/abs/2601.05509", 2026, checked="release"),
@@ -124,24 +118,11 @@ STUDY = Study(
     x="2,000 rounds",
     predictions=(
         *(
-            Higher("cooperation", f"groups/{x}/{tau}", than=f"shared/{x}/{tau}", source="paper", where=GROUPED)
+            MORE(f"groups/{x}/{tau}", than=f"shared/{x}/{tau}", where=GROUPED)
             for x, tau in product(DILEMMAS, (MUCH, SOME))
         ),
-        *(
-            Lower("fall", f"groups/{x}/{MUCH}", than=f"shared/{x}/{MUCH}", source="paper", where=GROUPED)
-            for x in DILEMMAS
-        ),
-        *(
-            Higher(
-                "cooperation",
-                f"shared/{x}/{LITTLE}",
-                than=f"shared/{x}/{MUCH}",
-                source="paper",
-                where=COLLAPSE,
-                condition=True,
-            )
-            for x in DILEMMAS
-        ),
+        *(LESS(f"groups/{x}/{MUCH}", than=f"shared/{x}/{MUCH}", where=GROUPED) for x in DILEMMAS),
+        *(MORE(f"shared/{x}/{LITTLE}", than=f"shared/{x}/{MUCH}", where=COLLAPSE, condition=True) for x in DILEMMAS),
         Lower("cooperation", f"groups/dr0.1/{LITTLE}", than=f"shared/dr0.1/{LITTLE}", source="pilot", where=LOCKED),
     ),
 )

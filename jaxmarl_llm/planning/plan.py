@@ -33,6 +33,7 @@ from jaxmarl_llm.devices import hlo, scopes, sharding, surroundings, target
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.models.config import Dtypes
 from jaxmarl_llm.models.hf_families import KNOWN
+from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.planning import cost_model
 from jaxmarl_llm.planning.accelerators import (
     ACCELERATORS,
@@ -76,8 +77,9 @@ class Settings:
     """Groups per update; 0: the recipe's number, or one for every part of the batch if the mesh needs more."""
     group_size: int = 0
     """Episodes of a group; 0: the recipe's number."""
-    rank: int = 32
-    """Rank of each policy's adapter; 0: all weights are trained."""
+    rank: Annotated[int | None, tyro.conf.arg(help_behavior_hint="")] = None
+    """Rank of each policy's adapter; 0: all weights are trained. Default: the recipe's, which is 32 if it says
+    nothing."""
     grad_accumulation: int = 0
     """Micro-batches; 0: the recipe's number."""
     remat: Literal["recipe", "none", "dots", "full"] = "recipe"
@@ -94,7 +96,7 @@ class Settings:
 def recipe_of(settings: Settings, study: Study) -> Recipe:
     """The recipe with the settings applied. Raises ValueError for settings that cannot work."""
     for name in ("groups", "group_size", "rank", "grad_accumulation"):
-        if getattr(settings, name) < 0:
+        if (getattr(settings, name) or 0) < 0:
             raise ValueError(f"{name} must not be negative, got {getattr(settings, name)}.")
     arm = settings.arm or study.method
     if arm not in study.recipes:
@@ -109,6 +111,8 @@ def recipe_of(settings: Settings, study: Study) -> Recipe:
     }
     if settings.remat != "recipe":
         given["remat"] = settings.remat
+    if settings.rank is not None:
+        given["lora"] = Lora(settings.rank, 2.0 * settings.rank, LORA.targets) if settings.rank else None
     recipe = dataclasses.replace(recipe, **given)
     sizes = sharding.counts(settings.mesh)
     unit = math.lcm(len(recipe.seats), sizes["data"] * sizes["fsdp"] * recipe.grad_accumulation * recipe.minibatches)
@@ -118,9 +122,7 @@ def recipe_of(settings: Settings, study: Study) -> Recipe:
 
 def trainer_of(settings: Settings, recipe: Recipe, dtype: str) -> Trainer:
     """A trainer with abstract weights."""
-    rank = 0 if settings.is_tiny else settings.rank
-    lora = dataclasses.replace(LORA, rank=rank, alpha=2.0 * rank) if rank else None
-    models = {name: Model(settings.model, lora, recipe.sampling, dtype) for name in recipe.learners}
+    models = {name: Model(settings.model, recipe.lora, recipe.sampling, dtype) for name in recipe.learners}
     return Trainer(recipe, [recipe.all_hparams], [0], models, settings.mesh, load=loading.abstract)
 
 
@@ -211,7 +213,7 @@ def _plan(settings: Settings, study: Study, console: Console) -> None:
         f"({', '.join(f'{name}={size}' for name, size in mesh.items())}): "
         f"{recipe.groups} groups of {recipe.group_size}, {rows} rows of at most {longest} tokens, "
         f"remat {recipe.remat}, "
-        f"{f'adapters of rank {settings.rank}' if settings.rank and not settings.is_tiny else 'all weights trained'}."
+        f"{f'adapters of rank {recipe.lora.rank}' if recipe.lora and not settings.is_tiny else 'all weights trained'}."
     )
     if settings.model in KNOWN:
         console.print("Its tokenizer is not here: text lengths are measured with SmolLM2's tokenizer.")

@@ -47,7 +47,7 @@ def statement(name: str, study: Study) -> dict[str, Any]:
         "checks": [record_of(check) for check in study.checks],
         "censored": dict(study.censored),
         "metrics": study.metrics,
-        "settings": digest_of(describe(select_arms(Settings(name), study))),
+        "settings": digest_of(describe(select_arms(Settings(name).for_study(study), study))),
     })  # fmt: skip
 
 

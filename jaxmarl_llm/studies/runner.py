@@ -56,7 +56,7 @@ from jaxmarl_llm.studies.program import read_curves, read_games, saved_updates
 from jaxmarl_llm.studies.progress import progress
 from jaxmarl_llm.studies.registry import Entry
 from jaxmarl_llm.studies.settings import Settings, select_arms, select_models
-from jaxmarl_llm.studies.study import Study
+from jaxmarl_llm.studies.study import ANY, Study
 from jaxmarl_llm.text.plots import sparkline
 from jaxmarl_llm.text.refusals import suggest
 from jaxmarl_llm.training.recipe import Recipe
@@ -80,6 +80,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         freeze = frozen.check_run(package, entry.name, study)
         first, *others = freeze["seeds"]
         settings = dataclasses.replace(settings, frozen=False, first_seed=first, seeds=1 + len(others))
+    settings = settings.for_study(study)
     every = select_arms(settings, study)
     arms = {name: arm for name, arm in every.items() if isinstance(arm, Recipe)}
     seeds = tuple(range(settings.first_seed, settings.first_seed + settings.seeds))
@@ -87,7 +88,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
     if out is None:
         words = (entry.name, "frozen" if freeze else Path(settings.label).name, *(["sweep"] if settings.sweep else []))
         out = Path("runs") / "-".join(words)
-    alone = not settings.tiny
+    alone, judged = not settings.tiny, settings.judges(study)
     if settings.profile:
         if study.method not in arms:
             raise ValueError(f"{study.method} trains nothing: there is nothing to profile.")
@@ -101,9 +102,9 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         "question": study.question,
         "claim": study.claim,
         "paper": study.paper and dataclasses.asdict(study.paper),
-        # predictions are about tiny policies, and judge no pretrained model
-        "predictions": [record_of(x) for x in study.predictions if not alone and all(arm in every for arm in x.arms)],
-        "checks": [record_of(x) for x in study.checks if not alone and all(arm in every for arm in x.arms)],
+        # predictions are about the study's policies, and judge no others
+        "predictions": [record_of(x) for x in study.predictions if judged and all(arm in every for arm in x.arms)],
+        "checks": [record_of(x) for x in study.checks if judged and all(arm in every for arm in x.arms)],
         "counts": study.counts,
         "x": study.x,
         "shorter": shorter,
@@ -115,7 +116,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         "policies": {arm: describe(select_models(settings, recipe)) for arm, recipe in arms.items()},
         "censored": study.censored_after({sweep.arm_of(name): arm.updates for name, arm in every.items()}),
         "rollout_mesh": bool(settings.rollout_mesh),
-        **({"scope": study.scope} if study.scope != "tiny" else {}),
+        **({"scope": study.scope} if study.scope != TINY else {}),
         **({"sweep": {"grid": sweep.read(settings.sweep), "best": sweep.best_end(study)}} if settings.sweep else {}),
         **({"frozen": {name: freeze[name] for name in ("commit", "digest")}} if freeze else {}),
     }
@@ -152,8 +153,9 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         plan = programs(arms, seeds, alone, added)
         updates = [part.recipe.updates for part in plan]
         claim = f"Claim, written before the run: {study.claim}"
-        if study.scope == "tiny" and (alone or shorter):
-            claim = f"Claim about {'tiny policies' if alone else 'a whole run'}, not tested by this run: {study.claim}"
+        if study.scope != ANY and not (judged and not shorter):
+            about = "a whole run" if judged else "tiny policies" if study.scope == TINY else study.scope
+            claim = f"Claim about {about}, not tested by this run: {study.claim}"
         if settings.sweep:
             claim = "This is a sweep: no prediction is judged."
         elif len(arms) == 1 and not settings.updates:

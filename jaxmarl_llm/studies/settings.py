@@ -16,7 +16,7 @@ from jaxmarl_llm.runs import sinks
 from jaxmarl_llm.runs.checkpoint import LAST_TWO, Keep
 from jaxmarl_llm.studies import sweep
 from jaxmarl_llm.studies.computed import Computed
-from jaxmarl_llm.studies.study import Study
+from jaxmarl_llm.studies.study import ANY, Study
 from jaxmarl_llm.text.refusals import suggest
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.setup import LORA, TINY, Model, for_pretrained
@@ -44,7 +44,7 @@ class Settings:
     judges no prediction."""
     model: str = TINY
     """`tiny`, or a pretrained model: smollm2, gemma3-270m, qwen3-0.6b to qwen3-32b, qwen3.5-0.8b to qwen3.5-27b, a
-    directory, a GGUF file or a hub id."""
+    directory, a GGUF file or a hub id. A study that is about a pretrained model trains it."""
     models: Words = ()
     """Models of single policies, e.g. seat_0=smollm2 seat_1=gemma3-270m; other policies take --model."""
     rank: Words = ()
@@ -123,6 +123,17 @@ class Settings:
     def tiny(self) -> bool:
         """True if every policy is a tiny one, without a pretrained model."""
         return {self.model, *self.sources.values()} == {TINY}
+
+    def for_study(self, study: Study) -> Settings:
+        """These settings with the pretrained model that the study is about, and then with all of its arms."""
+        if study.scope in (TINY, ANY) or not self.tiny:
+            return self
+        arms = self.arms if self.arms is not None or self.sweep else tuple(study.arms)
+        return dataclasses.replace(self, model=study.scope, arms=arms)
+
+    def judges(self, study: Study) -> bool:
+        """True if the study's predictions are about these models."""
+        return self.label == study.scope or (study.scope == ANY and self.tiny)
 
     @property
     def sources(self) -> dict[str, str]:
@@ -256,5 +267,7 @@ def select_models(settings: Settings, recipe: Recipe) -> dict[str, Model]:
                 fields["sampling"] = dataclasses.replace(recipe.sampling, temperature=value)
             else:
                 fields[option] = value
-        models[policy] = Model(settings.sources.get(policy, settings.model), **{"sampling": recipe.sampling, **fields})
+        models[policy] = Model(
+            settings.sources.get(policy, settings.model), **{"lora": recipe.lora, "sampling": recipe.sampling, **fields}
+        )
     return models

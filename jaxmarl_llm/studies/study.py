@@ -24,6 +24,9 @@ from jaxmarl_llm.studies.predictions import NotLower as NotLower
 from jaxmarl_llm.studies.predictions import Prediction
 from jaxmarl_llm.studies.predictions import Within as Within
 from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.setup import TINY
+
+ANY = "any"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +64,9 @@ class Study:
     """{metric: its value in a seed that never reached what it counts}, e.g. the number of updates."""
     x: str = "update"
     """The x axis of the curves."""
-    scope: Literal["tiny", "any"] = "tiny"
-    """The policies that the claim is about: tiny ones, or those of any run."""
+    scope: str = TINY
+    """The policies that the claim is about: `tiny` ones, those of `any` run, or a pretrained model's, e.g. `smollm2`,
+    which then trains all arms of the table."""
     derived: Mapping[str, Callable[[Mapping[str, np.ndarray]], np.ndarray]] = dataclasses.field(default_factory=dict)
     """{metric: f}: f maps an arm's curves, {metric: [seeds, updates]}, to one number a seed, [seeds]."""
     extra: Mapping[str, Recipe] = dataclasses.field(default_factory=dict)

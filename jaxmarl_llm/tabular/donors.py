@@ -37,6 +37,19 @@ def random_networks(key: jax.Array) -> dict[str, jax.Array]:
     return {"hidden": hidden, "out": jax.random.normal(keys[1], (AGENTS, HIDDEN + 1, len(SHARES) + 1))}
 
 
+def images(traces: np.ndarray) -> np.ndarray:
+    """The image of an agent with each trace, int [traces, steps], newest gift first: index of a share, int [traces].
+
+    It is the reputation of the paper's release, read from the oldest gift to the newest: 1 less the distance of the
+    gift from the image of its recipient. The oldest known gift is an image itself, and a stranger's image is 1.
+    """
+    image, whole = np.full(len(traces), UNKNOWN), len(SHARES) - 1
+    for gift in traces.T[::-1]:
+        judged = np.where(image == UNKNOWN, gift, whole - np.abs(gift - image))
+        image = np.where(gift == UNKNOWN, image, judged)
+    return np.where(image == UNKNOWN, whole, image)
+
+
 def logits_of(net: dict, trace: jax.Array, steps: Any, fine: Any) -> jax.Array:
     """Logits [shares and FINES] of a donor that sees `steps` of a trace, int [STEPS]; -inf for a fine unless `fine`."""
     seen = jnp.where(jnp.arange(STEPS) < steps, trace, UNKNOWN)

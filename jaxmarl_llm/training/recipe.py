@@ -23,6 +23,7 @@ from jaxmarl_llm.environments.bridges.python_games import HostGame
 from jaxmarl_llm.environments.check import check_learners, check_object
 from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.models.config import Remat
+from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rl import losses
 from jaxmarl_llm.rl.choices import Choices, Option, check_choices
 from jaxmarl_llm.rl.losses import Hparams
@@ -33,7 +34,7 @@ from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training.estimator import check_advantage
 from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.optimiser import check_hparams, check_optimiser
-from jaxmarl_llm.training.records import NEW, TINY_SIZE, AdvantageFn, Arranged, Common, Snapshots, TinySize
+from jaxmarl_llm.training.records import LORA, NEW, TINY_SIZE, AdvantageFn, Arranged, Common, Snapshots, TinySize
 from jaxmarl_llm.training.update import Optimiser, OptimiserFn
 
 SNAPSHOT, INITIAL, AVERAGE = "snapshot", "initial", "average"
@@ -133,6 +134,8 @@ class Recipe:
     (wrappers.Illegal)."""
     size: TinySize = dataclasses.field(default=TINY_SIZE, metadata=NEW)
     """The size of tiny policies, unless a `Model` has its own."""
+    lora: Lora | None = dataclasses.field(default=LORA, metadata=NEW)
+    """The adapter of a pretrained model's policies, unless a `Model` has its own. None trains all weights."""
     tokenizer: Callable[[Any], Any] = lambda game: SymbolTokenizer(strings(game))
     """(game) -> the tokenizer of its tiny policies."""
     budget: int | tuple[int, ...] = 8

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 from flax import struct
 
+from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rl import losses
 from jaxmarl_llm.rl.losses import Hparams
 from jaxmarl_llm.rollout.branching import Branch
@@ -26,6 +27,7 @@ class Snapshots(NamedTuple):
     every: int = 10
 
 
+LORA = Lora(32, 64.0, ("*",))
 NEW = {"described": "if changed"}  # metadata of a field that is younger than settings of published results
 WIDTHS, LAYERS = range(8, 1025, 8), range(1, 33)
 

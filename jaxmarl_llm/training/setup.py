@@ -27,11 +27,10 @@ from jaxmarl_llm.training.frozen import seat_frozen
 from jaxmarl_llm.training.host_games import host_rollout
 from jaxmarl_llm.training.optimiser import check_steps
 from jaxmarl_llm.training.recipe import SNAPSHOT, Parts, Recipe
-from jaxmarl_llm.training.records import NEW, TINY_SIZE, Common, TinySize
+from jaxmarl_llm.training.records import LORA, NEW, TINY_SIZE, Common, TinySize
 from jaxmarl_llm.training.update import Optimiser
 
 TINY, TINY_BASE = "tiny", "tiny_base"
-LORA = Lora(32, 64.0, ("*",))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +72,7 @@ def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Ca
     if not on_host:
         check_game(recipe.game)
     chosen = (
-        dict.fromkeys(recipe.learners, Model(models, sampling=recipe.sampling))
+        dict.fromkeys(recipe.learners, Model(models, recipe.lora, recipe.sampling))
         if isinstance(models, str)
         else dict(models)
     )

@@ -61,6 +61,8 @@ class Watch:
         turns = [name for name in host if name.endswith(f"{FIRST}turn")]
         for name in turns if self.game is not None and is_main_process() else ():
             self._look(before, name.removesuffix(f"{FIRST}turn"), host)
+        if "skipped" not in host:  # a step that only plays
+            return
         self._streak = np.where(np.asarray(host["skipped"]) > 0, self._streak + 1, 0)
         if 0 < self.max_skipped <= self._streak.max():
             lanes = np.flatnonzero(self._streak >= self.max_skipped)

@@ -25,16 +25,19 @@ from rich.console import Console
 
 from experiments import _template
 from jaxmarl_llm.models import loading
+from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.runs import health
-from jaxmarl_llm.studies import catalogue, program, registry, runner
+from jaxmarl_llm.studies import catalogue, frozen, program, registry, runner
 from jaxmarl_llm.studies.cli import STOPPED
+from jaxmarl_llm.studies.identity import describe
 from jaxmarl_llm.studies.pages import report
 from jaxmarl_llm.studies.settings import Settings, select_arms, select_models
 from jaxmarl_llm.studies.study import AtLeast, Higher
 from jaxmarl_llm.text.tokenizers import HFTokenizer
-from jaxmarl_llm.training.setup import LORA, for_pretrained
+from jaxmarl_llm.training.records import LORA
+from jaxmarl_llm.training.setup import for_pretrained
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.view.page import STUDY
 from tests.support import loss_cases
@@ -397,6 +400,25 @@ def test_each_policy_has_a_model_and_settings_of_its_own():
     assert settings.label == "smollm2+gemma3-270m" and not settings.tiny
     everyone = Settings("toy", learning_rate=("0.5",), models=("first=tiny",))
     assert everyone.tiny and all(arm.hparams["learning_rate"] == 0.5 for arm in select_arms(everyone, study).values())
+
+
+def test_a_study_about_a_model_trains_all_its_arms_with_it():
+    lora, tiny = Lora(4, 8.0, ("*",)), _template.STUDY
+    own = {name: dataclasses.replace(arm, pretrained={"lora": lora}) for name, arm in tiny.arms.items()}
+    study = dataclasses.replace(tiny, arms=own, scope="smollm2")
+    settings = Settings("toy").for_study(study)
+    arms = select_arms(settings, study)
+    assert settings.model == "smollm2" and [*arms] == [*study.arms] and settings.judges(study)
+    assert {model.lora for arm in arms.values() for model in select_models(settings, arm).values()} == {lora}
+    given = dataclasses.replace(settings, rank=("8",))
+    assert {model.lora.rank for model in select_models(given, arms["joint"]).values()} == {8}
+    other = Settings("toy", model="gemma3-270m").for_study(study)
+    assert other.model == "gemma3-270m" and not other.judges(study) and not Settings("toy").judges(study)
+    assert [*select_arms(Settings("toy", arms=("joint",)).for_study(study), study)] == ["joint"]
+    plain = Settings("toy").for_study(tiny)
+    assert plain == Settings("toy") and plain.judges(tiny) and not settings.judges(tiny)
+    digest = frozen.statement("toy", study)["settings"]
+    assert digest == frozen.digest_of(describe(arms)) != frozen.statement("toy", tiny)["settings"]
 
 
 def test_tiny_policies_have_the_size_of_the_options():

@@ -1,4 +1,6 @@
-"""The donor game against a loop in plain Python, and who meets whom."""
+"""The donor game and images against loops in plain Python, and who meets whom."""
+
+from itertools import product
 
 import jax
 import jax.numpy as jnp
@@ -41,3 +43,19 @@ def test_a_game_against_a_loop(steps, fine):
     np.testing.assert_allclose(owned, wealth, rtol=1e-4)
     assert given == pytest.approx(np.mean(shares))
     assert len(set(shares)) > 2
+
+
+def image_by_hand(trace):
+    """As the paper's release keeps a reputation, along a trace whose newest gift comes first; None: unknown."""
+    image = None
+    for gift in reversed(trace):
+        if gift is not None:
+            image = gift if image is None else 1 - abs(gift - image)
+    return 1 if image is None else image
+
+
+def test_images():
+    shares, traces = [*np.asarray(donors.SHARES), None], [*product(range(6), repeat=3)]
+    want = [image_by_hand([shares[i] for i in trace]) for trace in traces]
+    np.testing.assert_array_equal(np.asarray(donors.SHARES)[donors.images(np.array(traces))], want)
+    assert image_by_hand([0, 0, 1]) == 1 and image_by_hand([0, 1, 1]) == 0  # a refusal can be just

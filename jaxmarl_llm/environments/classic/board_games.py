@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from jaxmarl_llm.environments.helpers import Script, choice, one_deal, random_pl
 from jaxmarl_llm.text.grammar import Grammar
 
 ROWS_OF_THREE = np.array([7, 56, 448, 73, 146, 292, 273, 84], np.int32)  # bit masks over the cells 0 to 8
+CELLS = 3 ** np.arange(9)  # the number of a board is the sum of 1 (x) or 2 (o) times these
 CENTRE_AND_CORNERS = np.array([1, 0, 1, 0, 2, 0, 1, 0, 1], np.float32)
 
 
@@ -63,7 +65,7 @@ class TicTacToe:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        return {"random": random_player(self.view), "greedy": self._greedy}
+        return {"random": random_player(self.view), "greedy": self._greedy, "minimax": self._minimax}
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[TicTacToeState, View]:
         state = TicTacToeState(jnp.zeros((2,), jnp.int32), jnp.int32(0), jnp.int32(-1))
@@ -97,6 +99,29 @@ class TicTacToe:
         mine, theirs = jnp.where(seat == 0, state.marks, state.marks[::-1])
         score = 8.0 * _three(mine | cells) + 4.0 * _three(theirs | cells) + CENTRE_AND_CORNERS
         return _best(key, score, self.view(state).legal[0])
+
+    def _minimax(self, state: TicTacToeState, seat: jax.Array, key: jax.Array) -> jax.Array:
+        """Perfect play, and never worse than a draw. Moves of equal value are equally likely."""
+        held = (state.marks[:, None] >> np.arange(9, dtype=np.int32)[None]) & 1
+        value = jnp.asarray(values_of_boards())[(held[0] + 2 * held[1]) @ CELLS + (1 + seat) * CELLS]
+        return _best(key, jnp.where(seat == 0, value, -value), self.view(state).legal[0])
+
+
+@cache
+def values_of_boards() -> np.ndarray:
+    """The points of x [3^9] from each board on if both play perfectly, by backward induction; o moves if x has more
+    marks."""
+    boards = np.arange(3**9)[:, None] // CELLS % 3
+    x, o = ((boards == mark) @ (1 << np.arange(9)) for mark in (1, 2))
+    has_line = [((marks[:, None] & ROWS_OF_THREE) == ROWS_OF_THREE).any(1) for marks in (x, o)]
+    ended, marks = has_line[0] | has_line[1], (boards > 0).sum(1)
+    value = has_line[0].astype(np.int8) - has_line[1].astype(np.int8)
+    for count in range(8, -1, -1):
+        here, mark = np.flatnonzero((marks == count) & ~ended), 1 + count % 2
+        after = np.where(boards[here] == 0, here[:, None] + mark * CELLS, -1)  # [boards, cells]
+        sign = 3 - 2 * mark
+        value[here] = sign * np.where(after >= 0, sign * value[after], -2).max(1)
+    return value
 
 
 class ConnectFourState(struct.PyTreeNode):

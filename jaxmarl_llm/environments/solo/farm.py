@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
@@ -31,13 +31,15 @@ class Farm:
 
     Components: `outcome`, paid by the stop alone, 1 / works for each work done; `steps`, `look` for each look. By
     default looking in every turn earns most, 1.8. With the works and the stop there is time for two looks, which earns
-    1.6. The measure `progress` is 1 / works in the turn of each work. Nothing is random.
+    1.6. With `undo` a seat can also undo its last work. The measure `progress` is 1 / works in the turn of each work,
+    and -1 / works in a turn that undoes one. Nothing is random.
     Raises ValueError for works outside 1 to 5, for too few turns to finish, and for a negative look.
     """
 
     turns: int = 6
     look: float = 0.3
     works: int = 3
+    undo: bool = field(default=False, metadata={"described": "if changed"})  # younger than published settings
 
     agents = 1
     roles = ("farmer",)
@@ -53,20 +55,21 @@ class Farm:
 
     @property
     def phrases_to_say(self) -> tuple[str, ...]:
-        return ("look", *WORKS[: self.works], "stop")
+        return ("look", *WORKS[: self.works], "stop", *(("undo",) if self.undo else ()))
 
     @property
     def actions(self) -> int:
-        return self.works + 2
+        return len(self.phrases_to_say)
 
     @property
     def rules(self) -> Fields:
+        undo = " An undo takes the last work back." if self.undo else ""
         return (
             (
                 f"You have {self.turns} turns on a farm. A look pays {self.look:g} points at once and changes nothing. "
                 f"The field needs these works in this order: {', '.join(WORKS[: self.works])}. Another work changes "
-                f"nothing. A stop ends the game and pays 1/{self.works} points for each work that is done; without a "
-                "stop the works pay nothing.",
+                f"nothing.{undo} A stop ends the game and pays 1/{self.works} points for each work that is done; "
+                "without a stop the works pay nothing.",
             ),
         )
 
@@ -103,6 +106,8 @@ class Farm:
     def step(self, state: FarmState, action: jax.Array, key: jax.Array) -> tuple[FarmState, View, jax.Array]:
         stops = action[0] == self.works + 1
         works = (action[0] == state.works + 1) & ~stops  # after the last work the next number is the stop's
+        if self.undo:
+            works = works - ((action[0] == self.works + 2) & (state.works > 0)).astype(jnp.int32)
         after = FarmState(state.turn + 1, state.works + works, stops)
         paid = [stops * state.works / self.works, self.look * (action[0] == LOOK)]
         view = self.view(after).replace(measured=(works / self.works).astype(jnp.float32)[None, None])

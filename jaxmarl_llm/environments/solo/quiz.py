@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ from jaxmarl_llm.environments.helpers import (
     make_view,
     not_negative,
     random_player,
+    uniform,
 )
 from jaxmarl_llm.text.grammar import Grammar
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
@@ -30,6 +31,7 @@ from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 STRIDES = (1, 11, 7)  # three nearly unrelated orders of the answers
 WORD, STOP = " so", "."
+NEW = {"described": "if changed"}  # younger than published results
 
 
 class QuizState(struct.PyTreeNode):
@@ -47,17 +49,22 @@ class Quiz:
     probability of that share. The strides s are 1, 11 and 7, which makes the points nearly independent. Letter q mod
     answers earns every point that any letter earns.
 
-    With `filler` above 0 an answer has up to `filler` idle words, which earn nothing, so answers differ in length. The
-    text is silent about the points of each letter on purpose: they are to be learnt from reward. All chance is in the
-    deal.
+    With `filler` above 0 an answer has up to `filler` idle words, which earn nothing, so answers differ in length. With
+    `words` the length is right or wrong as well. Question q asks for words[q mod len(words)] idle words, and an answer
+    with over `slack` more or fewer earns nothing.
+
+    The text is silent about points of letters and about numbers of words on purpose: they are to be learnt from reward.
+    All chance is in the deal.
     Raises ValueError for shares outside [0, 1] and for none or more than three points. Raises it also for more than 26
-    letters, and for a number of letters that 7 or 11 divides.
+    letters, for a number of letters that 7 or 11 divides, and for more `words` than `filler`.
     """
 
     shares: tuple[tuple[float, ...], ...] = ((0.9,), (0.5,), (0.1,))
     questions: int = 8
     answers: int = 20
     filler: int = 0
+    words: tuple[int, ...] = field(default=(), metadata=NEW)
+    slack: int = field(default=0, metadata=NEW)
 
     agents = 1
     turns = 1
@@ -66,7 +73,11 @@ class Quiz:
     def __post_init__(self):
         at_least(1, questions=self.questions)
         at_least(2, answers=self.answers)
-        at_least(0, filler=self.filler)
+        at_least(0, filler=self.filler, slack=self.slack)
+        for words in self.words:
+            at_least(0, words=words)
+            if words > self.filler:
+                raise ValueError(f"An answer has at most {self.filler} idle words, and a question asks for {words}.")
         if not 1 <= len(self.shares) <= len(STRIDES) or not all(self.shares):
             raise ValueError(f"A quiz has 1 to {len(STRIDES)} points with their shares, got {self.shares!r}.")
         for share in (x for point in self.shares for x in point):
@@ -86,7 +97,8 @@ class Quiz:
 
     @property
     def rules(self) -> Fields:
-        words = f" and up to {self.filler} times{WORD}, which counts nothing" if self.filler else ""
+        counts = "whose number counts" if self.words else "which counts nothing"
+        words = f" and up to {self.filler} times{WORD}, {counts}" if self.filler else ""
         said = f"Answer a letter from A to {LETTERS[self.answers - 1]}{words}. It earns 0 to {len(self.shares)} points."
         return (tuple(f"Question {q}. {said}" for q in digits(self.questions)),)
 
@@ -103,12 +115,15 @@ class Quiz:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`best` earns all points that can be earned, with one letter and no filler."""
-        return {"random": random_player(self.view), "best": lambda state, seat, key: state.question % self.answers}
+        """`best` earns all points that can be earned, with one letter and the words asked for, if any are. `fitting`
+        says any letter with a number of words that the question takes; only a quiz with `words` has it."""
+        fitting = {"fitting": self._fitting} if self.words else {}
+        return {"random": random_player(self.view), "best": self._best, **fitting}
 
     def right_answer(self, state: QuizState) -> str:
-        """The letter that earns every point that any letter earns."""
-        return LETTERS[int(state.question) % self.answers]
+        """The letter that earns every point that any letter earns, with the words asked for, if any are."""
+        letter = LETTERS[int(state.question) % self.answers]
+        return letter + WORD * self.words[int(state.question) % len(self.words)] + STOP if self.words else letter
 
     def letter_tokenizer(self) -> SymbolTokenizer:
         """A tokenizer with a token for each question, letter and idle word, so that answers differ in tokens."""
@@ -122,6 +137,10 @@ class Quiz:
         places = [stride * (answer - question) % self.answers for stride in STRIDES[: len(self.shares)]]
         return (jnp.stack(places, -1) < right[question]).astype(jnp.float32)
 
+    def score_length(self, question: jax.Array, words: jax.Array) -> jax.Array:
+        """True for a number of idle words that the question takes, bool [...]."""
+        return jnp.abs(words - self._words_of(question)) <= self.slack
+
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[QuizState, View]:
         state = self._start(draw(key, self.questions))
         return state, self.view(state)
@@ -134,7 +153,23 @@ class Quiz:
 
     def step(self, state: QuizState, action: jax.Array, key: jax.Array) -> tuple[QuizState, View, jax.Array]:
         after = QuizState(state.question, jnp.bool_(True))
-        return after, self.view(after), self.score_answer(state.question, action[0] % self.answers)[None]
+        return after, self.view(after), self._score(state.question, action[0])[None]
+
+    def _score(self, question: jax.Array, action: jax.Array) -> jax.Array:
+        """The points of a letter with its words, float32 [points]."""
+        points = self.score_answer(question, action % self.answers)
+        return points * self.score_length(question, action // self.answers) if self.words else points
+
+    def _words_of(self, question: jax.Array) -> jax.Array:
+        """The number of idle words that the question asks for, int32 [...]."""
+        return jnp.asarray(self.words, jnp.int32)[question % len(self.words)]
+
+    def _best(self, state: QuizState, seat: jax.Array, key: jax.Array) -> jax.Array:
+        letter = state.question % self.answers
+        return letter + self.answers * self._words_of(state.question) if self.words else letter
+
+    def _fitting(self, state: QuizState, seat: jax.Array, key: jax.Array) -> jax.Array:
+        return uniform(key, self.score_length(state.question, jnp.arange(self.actions) // self.answers))
 
     def _start(self, question: jax.Array) -> QuizState:
         return QuizState(question, jnp.bool_(False))

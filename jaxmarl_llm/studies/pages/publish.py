@@ -2,8 +2,8 @@
 
 python -m experiments publish runs/mars-frozen --why "Frozen, on seeds that nobody had seen."
 
-A run of tiny policies must be the frozen table of its study; a run of a pretrained model judges no prediction. Git
-holds main, predicted and checked metrics of a run, a number a seed. All else stays in the run directory.
+A run that judges predictions must be the frozen table of its study; a run of another model than the study is about
+judges none. Git holds main, predicted and checked metrics of a run, a number a seed; the rest stays in its directory.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from jaxmarl_llm.studies import catalogue, frozen
+from jaxmarl_llm.studies.computed import LABEL
 from jaxmarl_llm.studies.pages import history
 from jaxmarl_llm.studies.pages.results import load, run_of, slim, text_of, write_atomically
 from jaxmarl_llm.text.arguments import read_arguments
+from jaxmarl_llm.training.setup import TINY
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Options:
 def publish(package: str, options: Options, console: Console) -> None:
     """Copies results.json of each run, and adds the former table to the history.
 
-    Raises ValueError, before it writes, for a run of tiny policies that is not the frozen table of its study.
+    Raises ValueError, before it writes, for a run with predictions that is not the frozen table of its study.
     """
     home = (options.into or catalogue.home(package)) / "results"
     loaded = {run: load(run / "results.json") for run in options.runs}
@@ -57,7 +59,7 @@ def publish(package: str, options: Options, console: Console) -> None:
         if file.exists() and run_of(former := load(file)) != run_of(results):
             history.add(folder, history.entry_of(former, options.why))
         write_atomically(file, text_of(slim(results)).encode())
-        for transcript in sorted(run.glob("*/transcript.md"))[: 0 if judged else 1]:
+        for transcript in sorted(run.glob("*/transcript.md"))[: 0 if results["model"] in (TINY, LABEL) else 1]:
             shutil.copy(transcript, folder / transcript.name)
         console.print(
             f"{escape(str(folder))}: {run_of(results)}. Write what was found into about.toml.", soft_wrap=True

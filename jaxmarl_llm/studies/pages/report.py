@@ -15,7 +15,9 @@ from jaxmarl_llm.studies.pages.format import count
 from jaxmarl_llm.studies.pages.reached import count_unreached, counts_of, tell_seeds, tell_unreached
 from jaxmarl_llm.studies.pages.results import has
 from jaxmarl_llm.studies.pages.verdicts import judge
+from jaxmarl_llm.studies.study import ANY
 from jaxmarl_llm.studies.sweep import choose
+from jaxmarl_llm.training.setup import TINY
 
 BORDER = 3  # columns of text around a cell
 
@@ -128,8 +130,9 @@ def show(results: Mapping[str, Any], console: Console) -> None:
         console.print(part)
     first, arms, counts = results["metrics"][0], results["arms"], counts_of(results, {})
     seeds = [f"{arm} {tell_seeds(results, arm, first, counts)}" for arm in arms if has(arms[arm], first)]
-    tested = results["model"] in ("tiny", LABEL) or results.get("scope") == "any"
-    claim = "Claim" if tested else "Claim about tiny policies, not tested by this run"
+    scope = results.get("scope", TINY)
+    tested = results["model"] in (scope, LABEL) or scope == ANY
+    claim = "Claim" if tested else f"Claim about {'tiny policies' if scope == TINY else scope}, not tested by this run"
     untold = "sweep" in results or (tested and not judge(results))  # a claim that nothing judges is no result
     lines = [
         *filter(None, [caption(results, console.width)]),

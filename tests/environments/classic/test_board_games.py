@@ -3,12 +3,14 @@
 The long case walks all histories of a game beside OpenSpiel.
 """
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.classic.board_games import ConnectFour, TicTacToe
+from jaxmarl_llm.environments.classic.board_games import ConnectFour, TicTacToe, TicTacToeState
 from tests.support.openspiel import compare
 
 KEY = jax.random.key(0)
@@ -118,6 +120,61 @@ def test_who_acts_is_shown_the_board_of_connect_four():
 def test_a_full_column_takes_no_stone():
     _, views, _ = played(ConnectFour(), (2, 2, 2, 2, 2, 2))
     assert views[-1].legal.tolist() == [[True, True, False, True, True, True, True]] * 2
+
+
+LINES = ("012", "345", "678", "036", "147", "258", "048", "246")
+
+
+@cache
+def negamax(board: str, mover: str = "x") -> int:
+    """The points of the seat that moves, by search in texts such as "xo.......": an independent minimax."""
+    other = "o" if mover == "x" else "x"
+    if any(all(board[int(cell)] == other for cell in line) for line in LINES):
+        return -1
+    after = [board[:cell] + mover + board[cell + 1 :] for cell in range(9) if board[cell] == "."]
+    return max((-negamax(one, other) for one in after), default=0)
+
+
+def boards_after(board: str, mover: str = "x") -> dict[str, str]:
+    """{board: who moves} of a board and of all that can follow it, without those of ended games."""
+    found, open_ones = {}, {board: mover}
+    while open_ones:
+        found |= open_ones
+        nexts = {
+            one[:cell] + mover + one[cell + 1 :]: "o" if mover == "x" else "x"
+            for one, mover in open_ones.items()
+            for cell in range(9)
+            if one[cell] == "."
+        }
+        lines = {one: [{one[int(cell)] for cell in line} for line in LINES] for one in nexts}
+        open_ones = {one: mover for one, mover in nexts.items() if not any(x in ({"x"}, {"o"}) for x in lines[one])}
+    return {one: mover for one, mover in found.items() if "." in one}
+
+
+def minimax(boards, keys):
+    marks = [[sum(1 << cell for cell in range(9) if one[cell] == mark) for mark in "xo"] for one in boards]
+    turns = jnp.asarray([9 - one.count(".") for one in boards])
+    states = TicTacToeState(jnp.asarray(marks, jnp.int32), turns, jnp.full_like(turns, -1))
+    return jax.jit(jax.vmap(lambda state, key: TicTacToe().scripts["minimax"](state, state.turn % 2, key)))(
+        states, keys
+    )
+
+
+def test_minimax_loses_no_value_on_any_board():
+    boards = boards_after("." * 9)
+    assert len(boards) == 5478 - 958  # of ended games
+    for (board, mover), cell in zip(
+        boards.items(), minimax(boards, jax.random.split(KEY, len(boards))).tolist(), strict=True
+    ):
+        other = "o" if mover == "x" else "x"
+        assert board[cell] == "." and -negamax(board[:cell] + mover + board[cell + 1 :], other) == negamax(board, mover)
+
+
+def test_minimax_draws_among_equal_moves():
+    """Every opening is worth 0; after the corner 0 the centre alone is."""
+    first = np.bincount(minimax(["." * 9] * 4500, jax.random.split(KEY, 4500)), minlength=9)
+    assert (abs(first - 500) < 5 * (500 * 8 / 9) ** 0.5).all()
+    assert set(minimax(["x........"] * 20, jax.random.split(KEY, 20)).tolist()) == {4}
 
 
 @pytest.mark.parametrize("game", (TicTacToe(), ConnectFour(columns=4, rows=4)), ids=("tic_tac_toe", "connect_four"))

@@ -10,20 +10,26 @@ from tests.support.team_plays import acted, given, played, row, totals
 
 @pytest.mark.parametrize(
     ("player", "game"),
-    [("random", Farm()), ("correct", Farm()), ("looking", Farm()), ("random", Farm(turns=7, works=2))],
+    [
+        *((player, Farm()) for player in ("random", "correct", "looking")),
+        ("random", Farm(turns=7, works=2)),
+        ("random", Farm(turns=9, works=2, undo=True)),
+    ],
 )
 def test_against_python(player, game):
-    record = played(game, player)
+    record, undone = played(game, player), 0
     for g in range(80):
         _, *told = row(game, record, g, 0)
         said, works = [word for _, word in acted(game, record, g)], 0
         for t, word in enumerate(said):
             assert told[t] == f"Turn {t + 1}. The field is {FIELD[works]}."
-            right = word == game.phrases_to_say[1 + works] if works < game.works else False
-            paid = [works / game.works * (word == "stop"), 0.3 * (word == "look"), right / game.works]
+            undoes = word == "undo" and works > 0
+            change = int(works < game.works and word == game.phrases_to_say[1 + works]) - undoes
+            paid = [works / game.works * (word == "stop"), 0.3 * (word == "look"), change / game.works]
             assert given(record)[t, g, 0].tolist() == pytest.approx(paid)
-            works += right
+            works, undone = works + change, undone + undoes
             assert (t + 1 == len(said)) == (word == "stop" or t + 1 == game.turns)
+    assert (undone > 10) == game.undo
     wanted = {"correct": [1, 0, 1], "looking": [0, 1.8, 0]}
     if player in wanted:
         np.testing.assert_allclose(totals(record)[:, 0], np.tile(wanted[player], (len(totals(record)), 1)), rtol=1e-5)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.environments.solo.quiz import LETTERS, STRIDES, Quiz
+from jaxmarl_llm.studies.identity import describe
 from tests.support.team_plays import acted, deals_are_what_reset_draws, played, row, totals
 
 
@@ -46,6 +47,36 @@ def test_against_python(player):
     assert deals_are_what_reset_draws(game)
 
 
+def test_words_that_are_asked_for_against_enumeration():
+    """Points and length of every answer to every question, in the table of letters and words."""
+    game = Quiz(((0.1, 0.5),), questions=6, answers=10, filler=5, words=(4, 0, 1), slack=1)
+    ((choice,),) = game.grammars
+    texts, state = dict(choice.options), game.initial_states()[0]
+    question, action = np.indices((6, 60)).reshape(2, -1)
+    step = jax.jit(jax.vmap(lambda q, a: game.step(q, a[None], jax.random.key(0))[2][0, 0]))
+    found = step(jax.tree.map(lambda x: x[question], state), action).reshape(6, 60)
+    for q, a in np.ndindex(found.shape):
+        letter, said = LETTERS.index(texts[a][0]), texts[a].count(" so")
+        right = (letter - q) % 10 < (1, 5)[q % 2] and abs(said - (4, 0, 1)[q % 3]) <= 1
+        assert found[q, a] == right, (q, texts[a])
+        if q == letter and said == (4, 0, 1)[q % 3]:
+            assert texts[a] == game.right_answer(jax.tree.map(lambda x, q=q: x[q], state))
+            assert a == game.scripts["best"](jax.tree.map(lambda x, q=q: x[q], state), None, None)
+    assert [row.sum() for row in found] == [3 * 1, 2 * 5, 3 * 1, 3 * 5, 2 * 1, 3 * 5]
+    keys = jax.random.split(jax.random.key(0), (6, 2000))
+    fitting = jax.vmap(jax.vmap(game.scripts["fitting"], (None, None, 0)), (0, None, 0))
+    said = jax.jit(fitting)(state, 0, keys)
+    for q, drawn in enumerate(np.asarray(said)):
+        takes = [a for a in range(60) if abs(a // 10 - (4, 0, 1)[q % 3]) <= 1]
+        share = np.bincount(drawn, minlength=60) / 2000
+        assert share[takes].sum() == 1 and abs(share[takes] - 1 / len(takes)).max() < 0.02
+
+
+def test_a_quiz_without_words_is_described_as_before():
+    assert set(describe(Quiz())) == {"kind", "shares", "questions", "answers", "filler"}
+    assert describe(Quiz(filler=3, words=(1,)))["words"] == [1]
+
+
 def test_an_answer_has_a_token_for_each_word():
     game = Quiz(filler=2)
     tokenizer = game.letter_tokenizer()
@@ -60,6 +91,8 @@ def test_an_answer_has_a_token_for_each_word():
         ({"shares": ((1.1,),)}, "at most 1"),
         ({"shares": ()}, "1 to 3 points"),
         ({"questions": 0}, "at least 1"),
+        ({"filler": 2, "words": (1, 3)}, "at most 2 idle words"),
+        ({"filler": 2, "words": (-1,)}, "at least 0"),
     ],
 )
 def test_impossible_settings(settings, message):

@@ -1,4 +1,4 @@
-"""Images against a loop, imitation of a script with errors, and the reading of traces."""
+"""Imitation of a script with errors, and the reading of traces."""
 
 import jax
 import jax.numpy as jnp
@@ -6,29 +6,13 @@ import numpy as np
 import pytest
 
 from experiments.social import generations_priors as study
-from jaxmarl_llm.tabular.donors import FINES, SHARES, random_networks
-
-
-def image_by_hand(trace):
-    """As the paper's release keeps a reputation, along a trace whose newest gift comes first; None: unknown."""
-    image = None
-    for gift in reversed(trace):
-        if gift is not None:
-            image = gift if image is None else 1 - abs(gift - image)
-    return 1 if image is None else image
-
-
-def test_images():
-    shares = [*np.asarray(SHARES), None]
-    want = [image_by_hand([shares[i] for i in trace]) for trace in study.TRACES]
-    np.testing.assert_array_equal(np.asarray(SHARES)[study.images(study.TRACES)], want)
-    assert image_by_hand([0, 0, 1]) == 1 and image_by_hand([0, 1, 1]) == 0  # a refusal can be just
+from jaxmarl_llm.tabular.donors import FINES, SHARES, images, random_networks
 
 
 @pytest.fixture(scope="module")
 def imitated():
     """(networks, their probabilities [agents, traces, acts]) after imitation of the reciprocal script with fines."""
-    image = study.images(study.TRACES)
+    image = images(study.TRACES)
 
     @jax.jit
     def run(key):
@@ -40,7 +24,7 @@ def imitated():
 
 def test_networks_imitate_with_errors(imitated):
     _, chance, *_ = imitated
-    image = study.images(study.TRACES)
+    image = images(study.TRACES)
     act = np.where(image == 0, FINES, image)
     right = np.take_along_axis(np.asarray(chance), act[None, :, None], 2)
     assert 0.6 < right.mean() < 0.95  # 0.1 of errors, a sixth of which is the act itself
@@ -49,7 +33,7 @@ def test_networks_imitate_with_errors(imitated):
 
 def test_reads(imitated):
     _, chance, reads, blind = imitated
-    image, known = study.images(study.TRACES), (study.TRACES < 5).all(1)
+    image, known = images(study.TRACES), (study.TRACES < 5).all(1)
     gift = np.asarray(chance)[..., :5] @ np.asarray(SHARES)
     want = gift[:, known & (image == 4)].mean() - gift[:, known & (image == 0)].mean()
     assert float(reads) == pytest.approx(want, abs=1e-5) and want > 0.4
