@@ -52,11 +52,12 @@ class Rope:
     """Rotary embedding of full or of sliding layers, with the names of config.json's rope_parameters.
 
     Linear scaling: https://arxiv.org/abs/2306.15595, YaRN: https://arxiv.org/abs/2309.00071, llama3: its release.
+    "proportional" has the frequencies of a whole head and sets all but the first to 0 (Gemma 4).
     """
 
     rope_theta: float = 10000.0
-    rope_type: Literal["default", "linear", "llama3", "yarn", "longrope"] = "default"
-    factor: float = 1.0  # context length over that of pretraining; every type but default
+    rope_type: Literal["default", "linear", "llama3", "yarn", "longrope", "proportional"] = "default"
+    factor: float = 1.0  # context length over that of pretraining; every type but default and proportional
     original_max_position_embeddings: int = 8192  # llama3, yarn, longrope: the context of pretraining
     low_freq_factor: float = 1.0  # llama3: wavelengths above original / low are stretched fully,
     high_freq_factor: float = 4.0  # wavelengths below original / high are not
@@ -64,7 +65,9 @@ class Rope:
     beta_slow: float = 1.0  # and below which it is stretched fully
     attention_factor: float | None = None  # yarn, longrope: scale of cosine and sine; None: yarn's 0.1 ln(factor) + 1,
     # longrope's sqrt(1 + ln(factor) / ln(original))
-    partial_rotary_factor: float = 1.0  # the share of a head, from its start, that is rotated
+    partial_rotary_factor: float = (
+        1.0  # the share of a head that is rotated: of each half if proportional, else its start
+    )
     short_factor: tuple[float, ...] = ()  # longrope: a divisor of each frequency up to the original context,
     long_factor: tuple[float, ...] = ()  # and past it
 
@@ -87,8 +90,8 @@ class Rope:
             raise ValueError("original_max_position_embeddings must be above 1 for rope_type longrope, got 1.")
 
     def rotated_dims(self, head_dim: int) -> int:
-        """The number of dimensions of a head that are rotated."""
-        return int(head_dim * self.partial_rotary_factor)
+        """The number of dimensions of a head that have angles, which are 0 for a part of them if proportional."""
+        return head_dim if self.rope_type == "proportional" else int(head_dim * self.partial_rotary_factor)
 
     def frequencies(self, head_dim: int) -> tuple[np.ndarray, float]:
         """(radians per position float32 [rotated / 2], scale of cosine and sine, 1 except for yarn and longrope).
@@ -100,6 +103,9 @@ class Rope:
         plain = 1.0 / self.rope_theta ** (np.arange(half) / half)
         if self.rope_type == "default":
             return plain.astype(np.float32), 1.0
+        if self.rope_type == "proportional":
+            turned = np.arange(half) < int(self.partial_rotary_factor * head_dim // 2)
+            return np.where(turned, plain, 0).astype(np.float32), 1.0
         if self.rope_type == "linear":
             return (plain / self.factor).astype(np.float32), 1.0
         original = self.original_max_position_embeddings
@@ -144,6 +150,17 @@ KINDS_WITH = {  # {leaf of the tree of weights: the kinds of layers that have it
     **dict.fromkeys(("conv1d", "A_log", "dt", "linear_norm"), (LINEAR,)),
 }
 
+OF_HEADS = ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")
+OF_KEYS = ("k_proj", "v_proj", "k_norm")
+OF_MLP = ("gate_proj", "up_proj", "down_proj")
+GLOBAL = "global_"  # begins the names of leaves with heads in full layers, if the model's sliding layers have others
+WIDE = "wide_"  # begins the names of leaves of MLPs with twice the width
+
+
+def plain(leaf: str) -> str:
+    """The name of a leaf without GLOBAL or WIDE."""
+    return leaf.removeprefix(GLOBAL).removeprefix(WIDE)
+
 
 class Family(NamedTuple):
     """Features of a model_type's layers that no key of config.json states."""
@@ -155,6 +172,9 @@ class Family(NamedTuple):
     gated: bool = False  # q_proj also has a gate of every head, whose sigmoid multiplies the attention's output
     o_bias: bool = True  # attention_bias covers o_proj too
     kinds: tuple[str, ...] = ATTENTION  # the kinds of layers
+    wide_norms: bool = False  # norm weights multiply in float32, as they always do with `minus_one`
+    value_norm: bool = False  # values are normed per head, without a weight
+    scaled_layers: bool = False  # a layer's output is multiplied by its `layer_scalar`, which is not trained
 
 
 FAMILIES: dict[str, Family] = {
@@ -171,6 +191,9 @@ FAMILIES: dict[str, Family] = {
     "smollm3": Family(),
     "granite": Family(),
     "qwen3_5_text": Family(qk_norm="head", minus_one=True, gated=True, kinds=(FULL, LINEAR)),
+    "gemma4_text": Family(
+        GEMMA_NORMS, "head", scaled_embeddings=True, wide_norms=True, value_norm=True, scaled_layers=True
+    ),
 }
 
 
@@ -217,6 +240,13 @@ class Config:
     residual_multiplier: float = 1.0  # factor of the outputs of attention and MLP
     attention_multiplier: float | None = None  # factor of scores, in place of 1 / sqrt(query_pre_attn_scalar)
     logits_scaling: float = 1.0  # logits are divided by it
+    global_head_dim: int | None = None  # of full layers, which then have leaves of their own; None: head_dim
+    num_global_key_value_heads: int | None = None  # of full layers; None: num_key_value_heads
+    attention_k_eq_v: bool = False  # values of full layers are their keys, before the norm and the angle
+    num_kv_shared_layers: int = 0  # so many last layers read keys and values of the last of their kind before them
+    use_double_wide_mlp: bool = False  # the MLPs of these layers have the width 2 * intermediate_size
+    hidden_size_per_layer_input: int = 0  # numbers that each layer reads of each token's own; 0: none
+    vocab_size_per_layer_input: int = 0  # tokens that have such numbers, at least vocab_size
     linear_num_key_heads: int = 0  # of layers with linear_attention, and so on; 0: there are none
     linear_num_value_heads: int = 0  # a multiple of the key heads
     linear_key_head_dim: int = 0
@@ -234,11 +264,12 @@ class Config:
                 f"rms_norm_eps must be a positive number and tie_word_embeddings a bool, got {self.rms_norm_eps!r} and "
                 f"{self.tie_word_embeddings!r}."
             )
-        if self.num_attention_heads % self.num_key_value_heads or self.head_dim % 2:
-            raise ValueError(
-                f"num_attention_heads ({self.num_attention_heads}) must be a multiple of num_key_value_heads "
-                f"({self.num_key_value_heads}) and head_dim ({self.head_dim}) even."
-            )
+        for before, (dim, keys) in (("", self.heads_of(SLIDING)), (GLOBAL, self.heads_of(FULL))):
+            if self.num_attention_heads % keys or dim % 2:
+                raise ValueError(
+                    f"num_attention_heads ({self.num_attention_heads}) must be a multiple of "
+                    f"num_{before}key_value_heads ({keys}) and {before}head_dim ({dim}) even."
+                )
         for name, given, possible in (
             ("model_type", self.model_type, tuple(FAMILIES)),
             ("hidden_act", self.hidden_act, tuple(ACTIVATIONS)),
@@ -253,6 +284,7 @@ class Config:
                 f"layer_types holds {unknown[0]!r}, and a {self.model_type} has {' and '.join(self.family.kinds)}."
             )
         self._check_linear()
+        self._check_shared()
         if any(self.sliding) and not self.sliding_window:
             raise ValueError("Layers with sliding_attention need a sliding_window.")
         if self.no_rope_layers and len(self.no_rope_layers) != self.num_hidden_layers:
@@ -266,12 +298,12 @@ class Config:
             )
         if self.attn_logit_softcapping is not None and self.dtypes.attention == "fused":
             raise ValueError('attention "fused" cannot bound scores (attn_logit_softcapping): choose "plain".')
-        for rope in (self.rope, self.rope_sliding or self.rope):
-            half = rope.rotated_dims(self.head_dim) // 2
-            if not half or rope.rotated_dims(self.head_dim) % 2:
+        for rope, kind in ((self.rope, FULL), (self.rope_sliding or self.rope, SLIDING)):
+            dim, _ = self.heads_of(kind)
+            half = rope.rotated_dims(dim) // 2
+            if not half or rope.rotated_dims(dim) % 2:
                 raise ValueError(
-                    f"partial_rotary_factor {rope.partial_rotary_factor} must rotate an even part of a head of "
-                    f"{self.head_dim}."
+                    f"partial_rotary_factor {rope.partial_rotary_factor} must rotate an even part of a head of {dim}."
                 )
             if rope.rope_type == "longrope" and {len(rope.short_factor), len(rope.long_factor)} != {half}:
                 raise ValueError(
@@ -296,6 +328,23 @@ class Config:
         if set(self.layer_types) == {LINEAR}:
             raise ValueError("Of the layers at least one must have attention, but all have linear_attention.")
 
+    def _check_shared(self) -> None:
+        if (self.attention_k_eq_v or self.num_global_key_value_heads) and self.global_head_dim is None:
+            raise ValueError("attention_k_eq_v and num_global_key_value_heads need a global_head_dim.")
+        if not 0 <= self.num_kv_shared_layers < self.num_hidden_layers:
+            raise ValueError(
+                f"num_kv_shared_layers must be less than {self.num_hidden_layers}, the number of layers, got "
+                f"{self.num_kv_shared_layers!r}."
+            )
+        first = self.num_hidden_layers - self.num_kv_shared_layers
+        if missing := set(self.kinds[first:]) - set(self.kinds[:first]):
+            raise ValueError(f"Shared keys and values need a layer with {missing.pop()} among the first {first}.")
+        if self.hidden_size_per_layer_input and self.vocab_size_per_layer_input < self.vocab_size:
+            raise ValueError(
+                f"vocab_size_per_layer_input ({self.vocab_size_per_layer_input}) must be at least vocab_size "
+                f"({self.vocab_size})."
+            )
+
     @property
     def family(self) -> Family:
         return FAMILIES[self.model_type]
@@ -311,15 +360,53 @@ class Config:
         return LINEAR in self.kinds
 
     @property
-    def period(self) -> int:
-        """The number of layers after which the layers' leaves repeat: layer i has those of layer i % period."""
-        linear = [kind == LINEAR for kind in self.kinds]
-        return next(p for p in range(1, len(linear) + 1) if all(x == linear[i % p] for i, x in enumerate(linear)))
+    def loops(self) -> tuple[tuple[int, int, int], ...]:
+        """(first layer, end, period) of runs of layers: in a run layer i + period has the leaves of layer i.
+
+        Layers with the keys and values of others are a run of their own.
+        """
+        shared = self.num_hidden_layers - self.num_kv_shared_layers
+        ends = [(0, shared), (shared, self.num_hidden_layers)][: 1 + bool(self.num_kv_shared_layers)]
+        result = []
+        for first, end in ends:
+            names = [tuple(self.leaf_of(name, layer) for name in KINDS_WITH) for layer in range(first, end)]
+            periods = range(1, len(names) + 1)
+            result.append((first, end, next(p for p in periods if all(x == names[i % p] for i, x in enumerate(names)))))
+        return tuple(result)
+
+    def leaf_of(self, name: str, layer: int) -> str | None:
+        """The leaf with the weight `name` of a layer: the name, after GLOBAL or WIDE if they apply; None without it."""
+        kind, shared = self.kinds[layer], self.source(layer) != layer
+        full = kind == FULL and self.global_head_dim is not None
+        if kind not in KINDS_WITH.get(name, self.family.kinds) or (shared and name in OF_KEYS):
+            return None
+        if full and name == "v_proj" and self.attention_k_eq_v:
+            return None
+        if full and name in OF_HEADS:
+            return GLOBAL + name
+        return WIDE + name if shared and self.use_double_wide_mlp and name in OF_MLP else name
 
     def layers_with(self, leaf: str) -> tuple[int, ...]:
         """The layers that have a leaf of the tree of weights, in the order in which it is stacked over them."""
-        kinds = KINDS_WITH.get(leaf.removesuffix("_bias"), self.family.kinds)
-        return tuple(layer for layer, kind in enumerate(self.kinds) if kind in kinds)
+        leaf = leaf.removesuffix("_bias")
+        return tuple(layer for layer in range(self.num_hidden_layers) if self.leaf_of(plain(leaf), layer) == leaf)
+
+    def source(self, layer: int) -> int:
+        """The layer whose keys and values a layer reads: its own, or those of the last of its kind that has some."""
+        first = self.num_hidden_layers - self.num_kv_shared_layers
+        return layer if layer < first else max(i for i in range(first) if self.kinds[i] == self.kinds[layer])
+
+    @property
+    def cached(self) -> tuple[int, ...]:
+        """The layers with keys and values of their own."""
+        layers = enumerate(self.kinds)
+        return tuple(layer for layer, kind in layers if kind in ATTENTION and self.source(layer) == layer)
+
+    def heads_of(self, kind: str) -> tuple[int, int]:
+        """(head_dim, key-value heads) of the layers of a kind."""
+        if kind != FULL or self.global_head_dim is None:
+            return self.head_dim, self.num_key_value_heads
+        return self.global_head_dim, self.num_global_key_value_heads or self.num_key_value_heads
 
     @property
     def linear_widths(self) -> tuple[int, int]:

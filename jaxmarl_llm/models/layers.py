@@ -17,7 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.models.attention import FEW, rotate
-from jaxmarl_llm.models.config import ACTIVATIONS, LINEAR, Config
+from jaxmarl_llm.models.config import ACTIVATIONS, FULL, LINEAR, SLIDING, Config, plain
 from jaxmarl_llm.models.delta_rule import convolve, gated_delta_rule
 from jaxmarl_llm.models.lora import MAPS, PolicyOf
 
@@ -28,6 +28,8 @@ FUSED = {
     "down_proj": ("down_proj",),
     "in_proj": ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"),
     "out_proj": ("out_proj",),
+    "per_layer_input_gate": ("per_layer_input_gate",),
+    "per_layer_projection": ("per_layer_projection",),
 }
 
 SEVERAL = 4  # with so many adapters or more, a row may compute with its own adapter alone
@@ -71,14 +73,18 @@ def _product_back(dtype: Any, kept: tuple[jax.Array, jax.Array], dy: jax.Array) 
 _product.defvjp(lambda x, weight, dtype: (_product(x, weight, dtype), (x, weight)), _product_back)
 
 
-def rms_norm(config: Config, x: jax.Array, weight: jax.Array, minus_one: bool | None = None) -> jax.Array:
-    """RMSNorm (https://arxiv.org/abs/1910.07467): x [..., n] over its root mean square, times weight [n].
+def rms_norm(config: Config, x: jax.Array, weight: jax.Array | None, minus_one: bool | None = None) -> jax.Array:
+    """RMSNorm (https://arxiv.org/abs/1910.07467): x [..., n] over its root mean square, times weight [n] if given.
 
     With `minus_one`, by default as the family has it, weight - 1 is stored.
     """
     y = x.astype(jnp.float32)
     y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + config.rms_norm_eps)
+    if weight is None:
+        return y.astype(x.dtype)
     weight = jnp.expand_dims(weight, tuple(range(x.ndim - 1)))
+    if config.family.wide_norms:
+        return (y * weight.astype(jnp.float32)).astype(x.dtype)
     if config.family.minus_one if minus_one is None else minus_one:
         return (y * (1 + weight.astype(jnp.float32))).astype(x.dtype)
     return y.astype(x.dtype) * weight.astype(x.dtype)
@@ -87,8 +93,8 @@ def rms_norm(config: Config, x: jax.Array, weight: jax.Array, minus_one: bool | 
 def angles(config: Config, positions: jax.Array) -> tuple[tuple[jax.Array, jax.Array], ...]:
     """(cosine, sine) float32 [R, T, 1, rotated / 2] at positions int32 [R, T], for (full, sliding) layers."""
     result = []
-    for rope in (config.rope, config.rope_sliding or config.rope):
-        frequencies, scale = rope.frequencies(config.head_dim)
+    for rope, kind in ((config.rope, FULL), (config.rope_sliding or config.rope, SLIDING)):
+        frequencies, scale = rope.frequencies(config.heads_of(kind)[0])
         angle = positions[:, :, None, None].astype(jnp.float32) * jnp.asarray(frequencies)[None, None, None, :]
         result.append((jnp.cos(angle) * scale, jnp.sin(angle) * scale))
     return tuple(result)
@@ -104,17 +110,20 @@ def once(tree: Any) -> Any:
 
 
 def fuse(layer: dict, adapters: dict, owner: dict[str, np.ndarray]) -> dict:
-    """A layer with joined maps: norms by name, and {map: {"w", "bias", "a", "b", "owner"}}.
+    """A layer with joined maps: norms by their plain name, and {map: {"w", "bias", "a", "b", "owner"}}.
 
     Maps of the same input are joined. Their b is block-diagonal, so an adapter on q, k and v costs one pair of products
     instead of three. On a mesh that splits weights the maps stay separate: a joined output would be split again.
     With SEVERAL policies of equal rank, "each" holds (a [P, ranks of all maps, in], (b [P, rank, out] of every map)).
     """
+    owner = {plain(name): owner[name] for name in adapters}
+    layer, adapters = ({plain(name): leaf for name, leaf in tree.items()} for tree in (layer, adapters))
     fused = {name: leaf for name, leaf in layer.items() if name not in MAPS and not name.endswith("_bias")}
     join = lambda parts: jnp.concatenate(parts) if len(parts) > 1 else parts[0]
     groups = {name: (name,) for name in MAPS} if sharding.divided() else FUSED
-    for group, names in groups.items():
-        if names[0] not in layer:
+    for group, maps in groups.items():
+        names = tuple(name for name in maps if name in layer)
+        if not names:
             continue
         fused[group] = {"w": join([layer[name] for name in names])}
         if f"{names[0]}_bias" in layer:
@@ -290,15 +299,19 @@ def block(
     decoding: bool = False,
     pieces: bool = False,
     map_rows: Callable[[Callable], Callable] = lambda of_rows: of_rows,
+    own_input: jax.Array | None = None,
+    shared: bool = False,
 ):
     """A decoder layer of a kind on x [R, T, D]: returns (x, kept).
 
     `mix` mixes the tokens of a row and stores what later tokens need. For attention it is mix(q, k, v) -> ([R, T, H *
-    head_dim], kept), for linear_attention mix(qkv, b, a) as in `delta_net`. Without `angle` nothing is rotated. With `pieces` the MLP computes a part of the positions at a time, forward and backward. Everything
-    but `mix` treats rows independently and is called as map_rows(f)(arrays of rows). When packed, a row is one
-    token, and map_rows computes only the tokens in use.
+    head_dim], kept), with None for keys and values of a layer that is `shared`, for linear_attention
+    mix(qkv, b, a) as in `delta_net`. Without `angle` nothing is rotated. With `pieces` the MLP computes a part of the
+    positions at a time, forward and backward. `own_input` are the layer's of `decoder.layer_inputs`. Everything but
+    `mix` treats rows independently and is called as map_rows(f)(arrays of rows). When packed, a row is one token, and
+    map_rows computes only the tokens in use.
     """
-    heads, kv, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    heads, (dim, kv) = config.num_attention_heads, config.heads_of(kind)
     before_attention, after_attention, before_mlp, after_mlp = config.family.norms
     norm = lambda name, x: rms_norm(config, x, layer[name]) if name else x
     scaled = lambda x: x if config.residual_multiplier == 1 else x * jnp.asarray(config.residual_multiplier, x.dtype)
@@ -310,7 +323,7 @@ def block(
     def apply_group(group: str, x: jax.Array, policy: PolicyOf | None, *ends: int) -> list[jax.Array]:
         if group in layer:
             return jnp.split(apply_map(group, x, policy), ends, -1)
-        return [apply_map(name, x, policy) for name in FUSED[group]]
+        return [apply_map(name, x, policy) for name in FUSED[group] if name in layer]
 
     def project(x: jax.Array, angle: tuple | None, policy: PolicyOf | None) -> tuple:
         """(a gate of what `mix` returns or None, the arguments of `mix`)."""
@@ -320,16 +333,20 @@ def block(
             qkv, z, b, a = apply_group("in_proj", norm(before_attention, x), policy, *ends)
             return z, qkv, b, a
         wide = heads * dim * (1 + config.family.gated)
-        q, k, v = apply_group("qkv", norm(before_attention, x), policy, wide, wide + kv * dim)
+        maps = 1 if shared else 2 if kind == FULL and config.attention_k_eq_v else 3
+        q, *others = apply_group("qkv", norm(before_attention, x), policy, *(wide, wide + kv * dim)[: maps - 1])
         gate = None
         if config.family.gated:
             q, gate = (part.reshape(*x.shape[:2], -1) for part in jnp.split(q.reshape(*x.shape[:2], heads, -1), 2, -1))
         if config.family.qk_norm == "all":
-            q, k = norm("q_norm", q), norm("k_norm", k)
-        q, k, v = (part.reshape(*x.shape[:2], -1, dim) for part in (q, k, v))
+            q, others[0] = norm("q_norm", q), norm("k_norm", others[0])
+        q, *others = (part.reshape(*x.shape[:2], -1, dim) for part in (q, *others))
+        k, v = (others[0], others[-1]) if others else (None, None)
         if config.family.qk_norm == "head":
-            q, k = norm("q_norm", q), norm("k_norm", k)
-        turn = lambda x: x if angle is None else rotate(x, angle)
+            q, k = norm("q_norm", q), k if k is None else norm("k_norm", k)
+        if config.family.value_norm and v is not None:
+            v = rms_norm(config, v, None)
+        turn = lambda x: x if angle is None or x is None else rotate(x, angle)
         return gate, turn(q), turn(k), v
 
     def unite(mixed: jax.Array, gate: jax.Array | None, policy: PolicyOf | None) -> jax.Array:
@@ -344,10 +361,17 @@ def block(
         if config.num_experts:
             function = partial(experts, config, layer)
             return (sharding.in_place(function, "experts_down", lookup=True) if decoding else function)(x)
-        gate, up = apply_group("gate_up", x, policy, config.intermediate_size)
+        wide = shared and config.use_double_wide_mlp
+        gate, up = apply_group("gate_up", x, policy, config.intermediate_size * (1 + wide))
         return apply_map("down_proj", ACTIVATIONS[config.hidden_act](gate) * up, policy)
 
-    def rest(x: jax.Array, mixed: jax.Array, gate: jax.Array | None, policy: PolicyOf | None) -> jax.Array:
+    def rest(
+        x: jax.Array,
+        mixed: jax.Array,
+        gate: jax.Array | None,
+        policy: PolicyOf | None,
+        own_input: jax.Array | None,
+    ) -> jax.Array:
         rows, length, width = x.shape
         x = x + scaled(norm(after_attention, unite(mixed, gate, policy)))
         inner = norm(before_mlp, x)
@@ -358,8 +382,14 @@ def block(
             inner = inner.swapaxes(0, 1).reshape(rows, -1, width)[:, :length]
         else:
             inner = mlp(inner, policy)
-        return x + scaled(norm(after_mlp, inner))
+        x = x + scaled(norm(after_mlp, inner))
+        if own_input is not None:
+            inner = ACTIVATIONS[config.hidden_act](apply_map("per_layer_input_gate", x, policy)) * own_input
+            x = x + norm("post_per_layer_input_norm", apply_map("per_layer_projection", inner, policy))
+        if config.family.scaled_layers:
+            x = x * jax.lax.stop_gradient(layer["layer_scalar"])[None, None].astype(x.dtype)
+        return x
 
     gate, *arguments = map_rows(project)(x, angle, policy)
     mixed, kept = mix(*arguments)
-    return map_rows(rest)(x, mixed, gate, policy), kept
+    return map_rows(rest)(x, mixed, gate, policy, own_input), kept

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from jaxmarl_llm.models.config import Config
+from jaxmarl_llm.models.config import GLOBAL, OF_HEADS, OF_MLP, WIDE, Config
 from jaxmarl_llm.models.decoder import shapes
 from jaxmarl_llm.text.refusals import join_problems, quote
 
@@ -37,11 +37,19 @@ HUGGING_FACE = {  # {leaf of the tree of weights: its module}, with {} for the l
             "post_feedforward_layernorm",
         )
     },
-    **{name: f"model.layers.{{}}.linear_attn.{name}" for name in ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")},
+    **{
+        name: f"model.layers.{{}}.linear_attn.{name}" for name in ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
+    },
     **{name: f"model.layers.{{}}.linear_attn.{name}" for name in ("out_proj", "conv1d", "A_log")},
     **{"linear_norm": "model.layers.{}.linear_attn.norm", "dt": "model.layers.{}.linear_attn.dt_bias"},
+    **{name: f"model.{name}" for name in ("embed_tokens_per_layer", "per_layer_model_projection")},
+    "per_layer_projection_norm": "model.per_layer_projection_norm",
+    **{name: f"model.layers.{{}}.{name}" for name in ("per_layer_input_gate", "per_layer_projection")},
+    **{name: f"model.layers.{{}}.{name}" for name in ("post_per_layer_input_norm", "layer_scalar")},
 }
-BARE = "A_log", "dt"  # leaves whose module is a parameter itself
+HUGGING_FACE |= {GLOBAL + name: HUGGING_FACE[name] for name in OF_HEADS}
+HUGGING_FACE |= {WIDE + name: HUGGING_FACE[name] for name in OF_MLP}
+BARE = "A_log", "dt", "layer_scalar"  # leaves whose module is a parameter itself
 EXPERTS = "gate", "up", "down"
 OWN_MODULES = {  # {model_type: other modules}
     "mixtral": {
