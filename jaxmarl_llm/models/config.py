@@ -240,8 +240,8 @@ class Config:
     residual_multiplier: float = 1.0  # factor of the outputs of attention and MLP
     attention_multiplier: float | None = None  # factor of scores, in place of 1 / sqrt(query_pre_attn_scalar)
     logits_scaling: float = 1.0  # logits are divided by it
-    global_head_dim: int | None = None  # of full layers, which then have leaves of their own; None: head_dim
-    num_global_key_value_heads: int | None = None  # of full layers; None: num_key_value_heads
+    global_head_dim: int | None = None  # heads of full layers, with leaves of their own; None: head_dim
+    num_global_key_value_heads: int | None = None  # those of full layers; None: num_key_value_heads
     attention_k_eq_v: bool = False  # values of full layers are their keys, before the norm and the angle
     num_kv_shared_layers: int = 0  # so many last layers read keys and values of the last of their kind before them
     use_double_wide_mlp: bool = False  # the MLPs of these layers have the width 2 * intermediate_size
@@ -397,7 +397,7 @@ class Config:
         return layer if layer < first else max(i for i in range(first) if self.kinds[i] == self.kinds[layer])
 
     @property
-    def cached(self) -> tuple[int, ...]:
+    def with_keys(self) -> tuple[int, ...]:
         """The layers with keys and values of their own."""
         layers = enumerate(self.kinds)
         return tuple(layer for layer, kind in layers if kind in ATTENTION and self.source(layer) == layer)

@@ -39,8 +39,8 @@ class Cache(struct.PyTreeNode):
     end.
     """
 
-    keys: tuple[jax.Array, ...]  # a layer in `Config.cached`: [R, K, head_dim, slots], rotated
-    values: tuple[jax.Array, ...]  # a layer in `Config.cached`: [R, K, slots, head_dim]
+    keys: tuple[jax.Array, ...]  # a layer in `Config.with_keys`: [R, K, head_dim, slots], rotated
+    values: tuple[jax.Array, ...]  # a layer in `Config.with_keys`: [R, K, slots, head_dim]
     length: jax.Array  # int32 [R], without the prompt; later slots hold garbage and are never read
     prompt: Cache | None = None
     memories: tuple[Memory, ...] = ()  # a layer with linear_attention: as `layers.no_memory` has it
@@ -148,9 +148,11 @@ def embed(config: Config, params: dict, tokens: jax.Array) -> jax.Array:
 
 
 def layer_inputs(config: Config, params: dict, tokens: jax.Array, x: jax.Array) -> jax.Array | None:
-    """What each layer reads anew of tokens int32 [R, T] with embeddings x [R, T, D], [R, T, L, size]; None without it.
+    """Inputs of every layer beside its hidden states, [R, T, L, size], or None if the model has none.
 
-    It is the mean, times sqrt(2), of a second embedding of the token and a normed projection of its first.
+
+    They are (a + b) / sqrt(2) of a second embedding a of tokens int32 [R, T], and a normed projection b of their
+    first, x [R, T, D].
     """
     size = config.hidden_size_per_layer_input
     if not size:
@@ -224,7 +226,7 @@ def forward(
 
     def step(kind, shared, carry, layer):
         rows, prefix, last = carry
-        base, extra, sliding, rotated, own = sharding.gather_weights(layer[:2]) + layer[2:]
+        base, extra, sliding, rotated, given = sharding.gather_weights(layer[:2]) + layer[2:]
 
         def pick(kinds):
             if config.global_head_dim is not None:  # loops then hold layers of known kinds
@@ -247,14 +249,14 @@ def forward(
                 return attention(q, (k, v, pick(prompt_masks))), (k, v, pick(seen_masks))
 
             turned = turn(prompt_angles)
-            prefix, kept = of_kind(weights, prefix, turned, prompt_policy, begin, own_input=own[1])
+            prefix, kept = of_kind(weights, prefix, turned, prompt_policy, begin, own_input=given[1])
             before = (kept,)
 
         def attend(q, k, v):
             k, v = shared[kind][0] if shared else cache_layout(k, v)
             return attention(q, *before, (k, v, pick(masks))), (k, v)
 
-        rows, kept = of_kind(weights, rows, turn(row_angles), policy, attend, own_input=own[0])
+        rows, kept = of_kind(weights, rows, turn(row_angles), policy, attend, own_input=given[0])
         if last:
             last = {**last, kind: (kept, before[0][:2] if before else None)}
         return (rows, prefix, last), None
@@ -281,8 +283,8 @@ def forward(
         return rows, prefix
 
     rotated = jnp.asarray(config.no_rope_layers, bool) if config.no_rope_layers else None
-    own = jax.tree.map(lambda x: jnp.moveaxis(x, 2, 0), inputs)
-    scanned = params["layers"], layers, jnp.asarray(config.sliding), rotated, own
+    by_layer = jax.tree.map(lambda x: jnp.moveaxis(x, 2, 0), inputs)
+    scanned = params["layers"], layers, jnp.asarray(config.sliding), rotated, by_layer
     last = {kind: (no_keys(config, kind, rows), no_keys(config, kind, prefix)) for kind in config.kinds}
     carry: tuple = rows, prefix, last if config.num_kv_shared_layers else {}
     for loop in config.loops:
@@ -396,7 +398,7 @@ def empty_cache(config: Config, rows: int, slots: int, prompt: Cache | None = No
             )
         check_shared(rows, len(prompt.length))
     linear = config.kinds.count(LINEAR)
-    heads_of = [config.heads_of(config.kinds[i]) for i in config.cached]
+    heads_of = [config.heads_of(config.kinds[i]) for i in config.with_keys]
     keys = tuple(jnp.zeros((rows, heads, dim, slots), config.dtypes.cache) for dim, heads in heads_of)
     values = tuple(jnp.zeros((rows, heads, slots, dim), config.dtypes.cache) for dim, heads in heads_of)
     memories = tuple(no_memory(config, rows) for _ in range(linear))
@@ -449,7 +451,7 @@ def append(
     keys, values, memories = list(cache.keys), list(cache.values), list(cache.memories)
     for i, (layer, kind) in enumerate(zip(prepared["layers"], config.kinds, strict=True)):
         source = config.source(i)
-        at = config.kinds[:i].count(LINEAR) if kind == LINEAR else config.cached.index(source)
+        at = config.kinds[:i].count(LINEAR) if kind == LINEAR else config.with_keys.index(source)
 
         def attend(q, k, v, at=at, sliding=config.sliding[i]):
             q = packed.unpack(q)
@@ -468,7 +470,7 @@ def append(
 
         turn = angle[config.sliding[i]] if not config.no_rope_layers or config.no_rope_layers[i] else None
         mix = recur if kind == LINEAR else attend
-        own = None if inputs is None else inputs[:, :, i]
+        given = None if inputs is None else inputs[:, :, i]
         x, kept = block(
             config,
             kind,
@@ -479,7 +481,7 @@ def append(
             mix,
             decoding=True,
             map_rows=packed.map_rows,
-            own_input=own,
+            own_input=given,
             shared=source != i,
         )
         if kind == LINEAR:

@@ -305,11 +305,11 @@ def block(
     """A decoder layer of a kind on x [R, T, D]: returns (x, kept).
 
     `mix` mixes the tokens of a row and stores what later tokens need. For attention it is mix(q, k, v) -> ([R, T, H *
-    head_dim], kept), with None for keys and values of a layer that is `shared`, for linear_attention
-    mix(qkv, b, a) as in `delta_net`. Without `angle` nothing is rotated. With `pieces` the MLP computes a part of the
-    positions at a time, forward and backward. `own_input` are the layer's of `decoder.layer_inputs`. Everything but
-    `mix` treats rows independently and is called as map_rows(f)(arrays of rows). When packed, a row is one token, and
-    map_rows computes only the tokens in use.
+    head_dim], kept). With `shared` keys and values are those of another layer, and k and v are None. For
+    linear_attention it is mix(qkv, b, a) as in `delta_net`. Without `angle` nothing is rotated. With `pieces` the MLP
+    computes a part of the positions at a time, forward and backward. `own_input` holds this layer's inputs
+    [R, T, size] of `decoder.layer_inputs`. Everything but `mix` treats rows independently and is called as
+    map_rows(f)(arrays of rows). When packed, a row is one token, and map_rows computes only the tokens in use.
     """
     heads, (dim, kv) = config.num_attention_heads, config.heads_of(kind)
     before_attention, after_attention, before_mlp, after_mlp = config.family.norms
