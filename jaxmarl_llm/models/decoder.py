@@ -5,35 +5,25 @@ Shapes: R rows, T tokens of a chunk, S tokens of a row, P prompts, D width, H he
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.models import delta_net
 from jaxmarl_llm.models.attention import BLOCK, MANY, cache_layout, within
 from jaxmarl_llm.models.config import FULL, GLOBAL, LINEAR, REMAT, SLIDING, WIDE, Config, Remat, plain
-from jaxmarl_llm.models.layers import (
-    Memory,
-    angles,
-    block,
-    delta_net,
-    fuse,
-    in_order,
-    no_memory,
-    once,
-    product,
-    rms_norm,
-)
+from jaxmarl_llm.models.delta_net import Memory, no_memory
+from jaxmarl_llm.models.kinds import no_keys, one_layer, scan_layers
+from jaxmarl_llm.models.layers import angles, block, fuse, in_order, layer_inputs, once, product, rms_norm
 from jaxmarl_llm.models.lora import Adapters, PolicyOf, merge
 from jaxmarl_llm.models.packing import Packing, packing
 
 
 class Cache(struct.PyTreeNode):
-    """What later tokens need of every row, an array per layer: XLA would copy stacked layers at every token.
+    """Keys, values and memories of every row, an array per layer: XLA would copy stacked layers at every token.
 
     `prompt` is a cache of P rows; row r then continues row r // (R // P) of it, and its memories begin as the prompt's
     end.
@@ -43,7 +33,7 @@ class Cache(struct.PyTreeNode):
     values: tuple[jax.Array, ...]  # a layer in `Config.with_keys`: [R, K, slots, head_dim]
     length: jax.Array  # int32 [R], without the prompt; later slots hold garbage and are never read
     prompt: Cache | None = None
-    memories: tuple[Memory, ...] = ()  # a layer with linear_attention: as `layers.no_memory` has it
+    memories: tuple[Memory, ...] = ()  # a layer with linear_attention: as `delta_net.no_memory` has it
 
     @property
     def slots(self) -> int:
@@ -147,25 +137,6 @@ def embed(config: Config, params: dict, tokens: jax.Array) -> jax.Array:
     return x if times == 1 else x * jnp.asarray(times, x.dtype)
 
 
-def layer_inputs(config: Config, params: dict, tokens: jax.Array, x: jax.Array) -> jax.Array | None:
-    """Inputs of every layer beside its hidden states, [R, T, L, size], or None if the model has none.
-
-
-    They are (a + b) / sqrt(2) of a second embedding a of tokens int32 [R, T], and a normed projection b of their
-    first, x [R, T, D].
-    """
-    size = config.hidden_size_per_layer_input
-    if not size:
-        return None
-    lookup = sharding.in_place(lambda tokens: params["embed_tokens_per_layer"][tokens], "embed_tokens", lookup=True)
-    second = lookup(tokens).astype(x.dtype) * jnp.asarray(size**0.5, x.dtype)
-    first = product(x, params["per_layer_model_projection"].astype(x.dtype))
-    first = first * jnp.asarray(config.hidden_size**-0.5, x.dtype)
-    first, second = (part.reshape(*tokens.shape, -1, size) for part in (first, second))
-    first = rms_norm(config, first, params["per_layer_projection_norm"])
-    return (first + second) * jnp.asarray(2**-0.5, x.dtype)
-
-
 def logits(config: Config, params: dict, hidden: jax.Array) -> jax.Array:
     """Next-token logits float32 [..., V] of final hidden states [..., D]."""
     head = params.get("lm_head", params["embed_tokens"])
@@ -202,7 +173,7 @@ def forward(
     rows = embed(config, params, tokens)
     inputs: tuple[jax.Array | None, ...] = layer_inputs(config, params, tokens, rows), None
     positions = jnp.broadcast_to(size[None], tokens.shape)
-    prefix, prompt_policy = None, policy
+    prefix, prompt_policy, ends = None, policy, None if prompts is None else prompts.length
     if prompts is not None:
         check_shared(tokens.shape[0], prompts.tokens.shape[0])
         group = tokens.shape[0] // prompts.tokens.shape[0]
@@ -266,18 +237,17 @@ def forward(
         if prefix is not None:
 
             def begin(*inputs):
-                shared = len(prompts.length) == len(prefix)
-                whole = prompts.length if shared else None
-                mixed, memory = delta_net(config, weights, *inputs, no_memory(config, len(prefix)), whole)
-                if not shared:  # every row continues its own part of the prompt
-                    empty = no_memory(config, len(rows))
-                    _, memory = delta_net(config, weights, *map(spread, inputs), empty, prompts.length)
-                return mixed, memory if not shared else jax.tree.map(spread, memory)
+                n = ends if ends is not None and len(ends) == len(prefix) else None
+                mixed, memory = delta_net.mix(config, weights, inputs, no_memory(config, len(prefix)), n)
+                if n is not None:
+                    return mixed, jax.tree.map(spread, memory)
+                by_row = tuple(map(spread, inputs))  # every row continues its own part of the prompt
+                return mixed, delta_net.mix(config, weights, by_row, no_memory(config, len(rows)), ends)[1]
 
             prefix, memory = block(config, LINEAR, weights, prefix, None, prompt_policy, begin, pieces=pieces)
 
         def go_on(*inputs):
-            return delta_net(config, weights, *inputs, memory)
+            return delta_net.mix(config, weights, inputs, memory)
 
         rows, _ = block(config, LINEAR, weights, rows, None, policy, go_on, pieces=pieces)
         return rows, prefix
@@ -285,8 +255,8 @@ def forward(
     rotated = jnp.asarray(config.no_rope_layers, bool) if config.no_rope_layers else None
     by_layer = jax.tree.map(lambda x: jnp.moveaxis(x, 2, 0), inputs)
     scanned = params["layers"], layers, jnp.asarray(config.sliding), rotated, by_layer
-    last = {kind: (no_keys(config, kind, rows), no_keys(config, kind, prefix)) for kind in config.kinds}
-    carry: tuple = rows, prefix, last if config.num_kv_shared_layers else {}
+    kept = dict.fromkeys(config.kinds if config.num_kv_shared_layers else ())
+    carry: tuple = rows, prefix, {kind: (no_keys(config, kind, rows), no_keys(config, kind, prefix)) for kind in kept}
     for loop in config.loops:
         shared, carry = (carry[2], (*carry[:2], {})) if loop[0] else ({}, carry)
         steps = {kind: REMAT[remat](partial(step, kind, shared)) for kind in config.kinds}
@@ -294,60 +264,6 @@ def forward(
     rows, prefix, _ = carry
     norm = partial(rms_norm, config, weight=params["norm"])
     return norm(rows), None if prefix is None else norm(prefix)
-
-
-def no_keys(config: Config, kind: str, x: jax.Array | None) -> tuple[jax.Array, jax.Array] | None:
-    """Keys and values of no tokens yet, in the layouts of a cache, of a layer of a kind on x [R, T, D]."""
-    if x is None:
-        return None
-    (rows, length, _), (dim, heads) = x.shape, config.heads_of(kind)
-    return jnp.zeros((rows, heads, dim, length), x.dtype), jnp.zeros((rows, heads, length, dim), x.dtype)
-
-
-def one_layer(config: Config, tree: dict, layer: int, first: int = 0) -> dict:
-    """The leaves of a layer, of a tree {leaf: arrays} stacked over the layers from `first` on that have the leaf."""
-    places = {name: [i for i in config.layers_with(name) if i >= first] for name in sorted(tree)}
-    at = {name: layers.index(layer) for name, layers in places.items() if layer in layers}
-    return {name: jax.tree.map(lambda leaf, i=i: leaf[i], tree[name]) for name, i in at.items()}
-
-
-def scan_layers(
-    config: Config, steps: dict[str, Callable], carry: Any, layers: tuple, run: tuple[int, int, int]
-) -> Any:
-    """The carry after steps[kind](carry, layer) -> (carry, None) of a run of layers, a loop over whole periods.
-
-    `run` is one of `Config.loops`.
-    `layers` are trees whose leaves are stacked over the layers that have them; trees of weights are keyed by leaf.
-    """
-    start, end, period = run
-    if period == 1 and end - start == config.num_hidden_layers:
-        return jax.lax.scan(steps[config.kinds[0]], carry, layers)[0]
-    whole = start + (end - start) // period * period
-
-    def part(tree: dict, first: int, last: int) -> dict:
-        """The leaves of some layers, stacked over those of them that have the leaf."""
-        numbers = {name: [first <= i < last for i in config.layers_with(name)] for name in tree}
-        bounds = {name: (has.index(True), has.index(True) + sum(has)) for name, has in numbers.items() if any(has)}
-        return {name: jax.tree.map(lambda x, ends=ends: x[slice(*ends)], tree[name]) for name, ends in bounds.items()}
-
-    def apart(tree: Any) -> Any:
-        """[periods x layers of a period, ...] as [periods, layers of a period, ...]."""
-        return jax.tree.map(lambda x: x.reshape((whole - start) // period, -1, *x.shape[1:]), tree)
-
-    def several(carry: Any, layers: tuple, first: int, count: int) -> Any:
-        base, extra, *facts = layers
-        for i in range(count):
-            weights = (one_layer(config, tree, first + i, first) for tree in (base, extra))
-            layer = *weights, *jax.tree.map(lambda fact, i=i: fact[i], facts)
-            carry, _ = steps[config.kinds[first + i]](carry, layer)
-        return carry
-
-    base, extra, *facts = layers
-    facts_of = lambda first, last: jax.tree.map(lambda fact: fact[first:last], facts)
-    loop = apart((part(base, start, whole), part(extra, start, whole), *facts_of(start, whole)))
-    carry, _ = jax.lax.scan(lambda carry, layers: (several(carry, layers, start, period), None), carry, loop)
-    rest = part(base, whole, end), part(extra, whole, end), *facts_of(whole, end)
-    return several(carry, rest, whole, end - whole)
 
 
 def check_length(config: Config, tokens: int) -> None:
@@ -448,6 +364,7 @@ def append(
     x = packed.pack(sharding.in_place(partial(embed, config, prepared), "embed_tokens", lookup=True)(tokens))
     angle, policy = jax.tree.map(packed.pack, angle), packed.rows(policy)
     inputs = packed.map_rows(partial(layer_inputs, config, prepared))(packed.pack(tokens), x)
+    layer_of = partial(block, config, decoding=True, map_rows=packed.map_rows)
     keys, values, memories = list(cache.keys), list(cache.values), list(cache.memories)
     for i, (layer, kind) in enumerate(zip(prepared["layers"], config.kinds, strict=True)):
         source = config.source(i)
@@ -465,25 +382,13 @@ def append(
             return packed.pack(config.attention(q, *wide, used=used)), (k, v)
 
         def recur(*inputs, at=at, layer=layer):
-            mixed, memory = delta_net(config, layer, *map(packed.unpack, inputs), cache.memories[at], n)
+            mixed, memory = delta_net.mix(config, layer, tuple(map(packed.unpack, inputs)), cache.memories[at], n)
             return packed.pack(mixed), memory
 
         turn = angle[config.sliding[i]] if not config.no_rope_layers or config.no_rope_layers[i] else None
         mix = recur if kind == LINEAR else attend
         given = None if inputs is None else inputs[:, :, i]
-        x, kept = block(
-            config,
-            kind,
-            layer,
-            x,
-            turn,
-            policy,
-            mix,
-            decoding=True,
-            map_rows=packed.map_rows,
-            own_input=given,
-            shared=source != i,
-        )
+        x, kept = layer_of(kind, layer, x, turn, policy, mix, own_input=given, shared=source != i)
         if kind == LINEAR:
             memories[at] = kept
         else:

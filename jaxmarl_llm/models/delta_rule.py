@@ -32,7 +32,7 @@ def gated_delta_rule(
     """
     shared = v.shape[2] // k.shape[2]
     q, k, v, g, beta, state = (x.astype(jnp.float32) for x in (q, k, v, g, beta, state))
-    q, k = (jnp.repeat(_normalised(x), shared, 2) for x in (q, k))
+    q, k = (jnp.repeat(_to_unit(x), shared, 2) for x in (q, k))
     q = q * q.shape[-1] ** -0.5
     return (_by_token if q.shape[1] <= FEW else _by_chunk)(q, k, v, g, beta, state)
 
@@ -55,7 +55,7 @@ def convolve(
     return sum(shifted), jnp.take_along_axis(wide, at[:, :, None], 1).astype(recent.dtype)  # type: ignore[return-value]
 
 
-def _normalised(x: jax.Array) -> jax.Array:
+def _to_unit(x: jax.Array) -> jax.Array:
     return x * jax.lax.rsqrt((x * x).sum(-1, keepdims=True) + 1e-6)
 
 
@@ -81,8 +81,8 @@ def _by_chunk(
 ) -> tuple[jax.Array, jax.Array]:
     """The same, with the tokens of a chunk in products of matrices.
 
-    The corrections of a chunk depend on each other through a triangular system; N chunks of C tokens are solved at once,
-    for the values of a chunk and for the part of them that the state before it predicts.
+    The corrections of a chunk solve a triangular system. N chunks of C tokens are solved at once: for their values,
+    and for the part of the values that the state before a chunk predicts.
     """
     rows, length, heads, _ = q.shape
     size = min(CHUNK, length)

@@ -146,7 +146,10 @@ ROPE: dict[str, Kind] = {  # kinds of the values in rope_scaling and rope_parame
     "original_max_position_embeddings": POSITIONS,
     **{"mrope_section": list_of(whole(0, 1 << 16), "a list of whole numbers"), "mrope_interleaved": FLAG},
 }
-IMAGE_ANGLES = {"mrope_section", "mrope_interleaved"}  # of the angles of images; all axes of a text are the same
+IMAGE_ANGLES = {
+    "mrope_section",
+    "mrope_interleaved",
+}  # they matter for images: all axes of a text have the same positions
 NULL = {  # keys for which null is a value, not the default
     "num_key_value_heads",
     "head_dim",
@@ -249,4 +252,24 @@ KNOWN: dict[str, dict[str, Any]] = {  # {short name: keys of config.json}, for p
         ("qwen3-32b", (5120, 25600, 64, 64), {"tie_word_embeddings": False}),
     )
 }
-HUB_IDS = {name: f"Qwen/Qwen3-{name.partition('-')[2].upper()}" for name in KNOWN}  # {short name: id on the hub}
+QWEN3_5 = {  # the text models; common to all sizes, from their config.json
+    "model_type": "qwen3_5_text",
+    "vocab_size": 248320,
+    "head_dim": 256,
+    "max_position_embeddings": 262144,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000000, "partial_rotary_factor": 0.25},
+    "linear_num_key_heads": 16,
+}
+KNOWN |= {
+    name: QWEN3_5
+    | dict(zip(SIZES[1:], sizes, strict=True))
+    | {"num_key_value_heads": heads, "linear_num_value_heads": values, "tie_word_embeddings": tied}
+    for name, sizes, heads, values, tied in (
+        ("qwen3.5-0.8b", (1024, 3584, 24, 8), 2, 16, True),
+        ("qwen3.5-2b", (2048, 6144, 24, 8), 2, 16, True),
+        ("qwen3.5-4b", (2560, 9216, 32, 16), 4, 32, True),
+        ("qwen3.5-9b", (4096, 12288, 32, 16), 4, 32, False),
+        ("qwen3.5-27b", (5120, 17408, 64, 24), 4, 48, False),
+    )
+}
+HUB_IDS = {name: f"Qwen/Qwen{name.removeprefix('qwen').upper()}" for name in KNOWN}  # {short name: id on the hub}

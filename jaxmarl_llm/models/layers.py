@@ -18,7 +18,6 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.models.attention import FEW, rotate
 from jaxmarl_llm.models.config import ACTIVATIONS, FULL, LINEAR, SLIDING, Config, plain
-from jaxmarl_llm.models.delta_rule import convolve, gated_delta_rule
 from jaxmarl_llm.models.lora import MAPS, PolicyOf
 
 FUSED = {
@@ -98,6 +97,25 @@ def angles(config: Config, positions: jax.Array) -> tuple[tuple[jax.Array, jax.A
         angle = positions[:, :, None, None].astype(jnp.float32) * jnp.asarray(frequencies)[None, None, None, :]
         result.append((jnp.cos(angle) * scale, jnp.sin(angle) * scale))
     return tuple(result)
+
+
+def layer_inputs(config: Config, params: dict, tokens: jax.Array, x: jax.Array) -> jax.Array | None:
+    """Inputs of every layer beside its hidden states, [R, T, L, size], or None if the model has none.
+
+
+    They are (a + b) / sqrt(2) of a second embedding a of tokens int32 [R, T], and a normed projection b of their
+    first, x [R, T, D].
+    """
+    size = config.hidden_size_per_layer_input
+    if not size:
+        return None
+    lookup = sharding.in_place(lambda tokens: params["embed_tokens_per_layer"][tokens], "embed_tokens", lookup=True)
+    second = lookup(tokens).astype(x.dtype) * jnp.asarray(size**0.5, x.dtype)
+    first = product(x, params["per_layer_model_projection"].astype(x.dtype))
+    first = first * jnp.asarray(config.hidden_size**-0.5, x.dtype)
+    first, second = (part.reshape(*tokens.shape, -1, size) for part in (first, second))
+    first = rms_norm(config, first, params["per_layer_projection_norm"])
+    return (first + second) * jnp.asarray(2**-0.5, x.dtype)
 
 
 def once(tree: Any) -> Any:
@@ -248,46 +266,6 @@ def experts(config: Config, layer: dict, x: jax.Array) -> jax.Array:
     return jnp.einsum("eni,edi->nd", inner, down).reshape(x.shape)
 
 
-Memory = tuple[jax.Array, jax.Array]
-"""Of a layer with linear_attention: the last inputs of its convolution [R, taps - 1, C], the states [R, H, d, e]."""
-
-
-def no_memory(config: Config, rows: int) -> Memory:
-    """The memory of a layer before the first token."""
-    keys, values = config.linear_key_head_dim, config.linear_value_head_dim
-    recent = jnp.zeros((rows, config.linear_conv_kernel_dim - 1, config.linear_widths[0]), config.dtypes.compute)
-    return recent, jnp.zeros((rows, config.linear_num_value_heads, keys, values))
-
-
-def delta_net(
-    config: Config,
-    layer: dict,
-    qkv: jax.Array,
-    b: jax.Array,
-    a: jax.Array,
-    memory: Memory,
-    n: jax.Array | None = None,
-) -> tuple[jax.Array, Memory]:
-    """The mixing of tokens in a gated delta net: (outputs [R, T, H * e], the memory after the first n[r] tokens).
-
-    qkv [R, T, C], b and a [R, T, H] are projections of the tokens. Without n, int32 [R], all tokens count.
-    """
-    (rows, length), keys = qkv.shape[:2], config.linear_num_key_heads * config.linear_key_head_dim
-    recent, state = memory
-    mixed, recent = convolve(qkv, layer["conv1d"][:, 0], recent, n)
-    q, k, v = jnp.split(ACTIVATIONS[config.hidden_act](mixed), [keys, 2 * keys], -1)
-    wide = lambda name: layer[name].astype(jnp.float32)[None, None]
-    g = -jnp.exp(wide("A_log")) * jax.nn.softplus(a.astype(jnp.float32) + wide("dt"))
-    beta = jax.nn.sigmoid(b.astype(jnp.float32))
-    if n is not None:
-        counts = (jnp.arange(length)[None] < n[:, None])[:, :, None]
-        g, beta = jnp.where(counts, g, 0), jnp.where(counts, beta, 0)
-    heads = lambda x, size: x.reshape(rows, length, -1, size)
-    q, k = (heads(x, config.linear_key_head_dim) for x in (q, k))
-    mixed, state = gated_delta_rule(q, k, heads(v, config.linear_value_head_dim), g, beta, state)
-    return mixed.astype(qkv.dtype).reshape(rows, length, -1), (recent, state)
-
-
 def block(
     config: Config,
     kind: str,
@@ -306,10 +284,11 @@ def block(
 
     `mix` mixes the tokens of a row and stores what later tokens need. For attention it is mix(q, k, v) -> ([R, T, H *
     head_dim], kept). With `shared` keys and values are those of another layer, and k and v are None. For
-    linear_attention it is mix(qkv, b, a) as in `delta_net`. Without `angle` nothing is rotated. With `pieces` the MLP
-    computes a part of the positions at a time, forward and backward. `own_input` holds this layer's inputs
-    [R, T, size] of `decoder.layer_inputs`. Everything but `mix` treats rows independently and is called as
-    map_rows(f)(arrays of rows). When packed, a row is one token, and map_rows computes only the tokens in use.
+    linear_attention it is mix(qkv, b, a) as in `delta_net.mix`. Without `angle` nothing is rotated. With `pieces` the
+    MLP computes a part of the positions at a time, forward and backward. `own_input` holds this layer's inputs
+    [R, T, size] of `layer_inputs`. Everything but `mix` treats rows independently and is called as
+    map_rows(f)(arrays of rows). When packed, a row is one token, and map_rows computes only the tokens in use. Long
+    because layers of all kinds share everything but `project` and `unite`.
     """
     heads, (dim, kv) = config.num_attention_heads, config.heads_of(kind)
     before_attention, after_attention, before_mlp, after_mlp = config.family.norms

@@ -47,6 +47,7 @@ from jaxmarl_llm.text.refusals import join_problems, quote, read_json, suggest
 
 # Stored tensors without information: tables of angles, and a head that is tied to the embeddings.
 DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq|model\.rotary_emb\.\w*inv_freq")
+KEYS = re.compile(r"\.self_attn\.[kv]_(proj|norm)\.\w+$")  # stored, but not read, in layers that share keys and values
 TIED_HEAD = "lm_head.weight"
 UNREAD = {  # {model_type of a text model: names of tensors beside it}
     "gemma3_text": re.compile(r"(model\.)?(vision_tower|multi_modal_projector)\."),
@@ -186,7 +187,9 @@ def place(config: Config, stored: dict[str, Stored], sharding: Where | None) -> 
     wanted = slots(config, modules(config))
     stored = split_joined(config, stored, wanted)
     tied = config.tie_word_embeddings
-    check_fit(wanted, stored, lambda name: DERIVED.fullmatch(name) or (tied and name == TIED_HEAD))
+    shared = {f"model.layers.{layer}" for layer in range(config.num_hidden_layers) if config.source(layer) != layer}
+    unread = lambda name: KEYS.search(name) is not None and KEYS.sub("", name) in shared
+    check_fit(wanted, stored, lambda name: DERIVED.fullmatch(name) or unread(name) or (tied and name == TIED_HEAD))
     tensors: dict[tuple[str, ...], list[Stored]] = {}
     for name, slot in wanted.items():
         tensors.setdefault(slot.path, []).append(stored[name])

@@ -18,7 +18,7 @@ from flax import struct
 from jaxmarl_llm.models.config import GLOBAL, OF_MLP, WIDE, plain
 
 MAPS: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-MAPS += ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj")  # of layers with linear_attention
+MAPS += ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj")  # only layers with linear_attention
 MAPS += ("per_layer_input_gate", "per_layer_projection")
 TARGETS = MAPS
 MAPS += (*(GLOBAL + name for name in TARGETS[:4]), *(WIDE + name for name in OF_MLP))  # the leaves of all targets

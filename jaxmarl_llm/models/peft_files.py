@@ -275,8 +275,7 @@ def stack_adapters(config: Config, sides: Mapping[str, Side], alpha: float) -> t
     joins = {name.removesuffix(".weight"): parts for name, parts in joined_tensors(config).items()}
     first = next(iter(sides.values()))
     rank = max(side.rank for side in sides.values())
-    if first.scale != alpha / rank:
-        alpha = first.scale * rank
+    alpha = alpha if first.scale == alpha / rank else first.scale * rank
     where = slots(config, modules(config))
     leaves = shapes(config)["layers"]
     host: dict[str, dict[str, np.ndarray]] = {}
@@ -300,9 +299,8 @@ def stack_adapters(config: Config, sides: Mapping[str, Side], alpha: float) -> t
             start += out
     adapted = {plain(leaf) for leaf in host}
     lora = Lora(rank, alpha, tuple(name for name in TARGETS if name in adapted))
-    for name, expected in adapter_shapes(config, lora).items():  # a map may have a leaf for layers without an adapter
-        if name not in host:
-            host[name] = {side: np.zeros(shape, np.float32) for side, shape in expected.items()}
+    for name, ab in adapter_shapes(config, lora).items():  # a leaf of layers without an adapter
+        host.setdefault(name, {side: np.zeros(shape, np.float32) for side, shape in ab.items()})
     return lora, {name: jax.device_put(host[name]) for name in lora.maps if name in host}
 
 

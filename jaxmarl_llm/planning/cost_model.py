@@ -21,7 +21,10 @@ from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.devices.scopes import DECODE, PROMPT, ROLLOUT
 from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.models.attention import BLOCK, CHUNK, MANY
-from jaxmarl_llm.models.config import Config, Remat
+from jaxmarl_llm.models.config import ATTENTION, LINEAR, Config, Remat
+from jaxmarl_llm.models.delta_net import no_memory
+from jaxmarl_llm.models.delta_rule import CHUNK as SOLVED
+from jaxmarl_llm.models.delta_rule import FEW
 from jaxmarl_llm.models.layers import FUSED, PIECES
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rollout.policy import logits_at_once
@@ -123,15 +126,19 @@ def rollout(job: Job) -> dict[str, float]:
     """{part: bytes} of a rollout beside `held_bytes`."""
     config, rows, fsdp, split = job.config, job.rows / job.batch_parts, job.mesh["fsdp"], job.mesh["tensor"]
     width, weights = jnp.dtype(config.dtypes.compute).itemsize, job.bytes_of({"layers": job.base["layers"]})
-    token = 2 * config.num_hidden_layers * heads(job) * config.head_dim * jnp.dtype(config.dtypes.cache).itemsize
+    token = 2 * _layers(job, ATTENTION) * heads(job) * config.head_dim * jnp.dtype(config.dtypes.cache).itemsize
+    state = _layers(job, (LINEAR,)) * _state_bytes(job)
     acting, chunk, opened = rows / job.alternating_seats, job.chunk, rows / job.group_size
     slots, prompt = round_slots(job.slots + chunk), round_slots(job.prompt_width)
+    copies = 1 + (job.alternating_seats > 1) / job.alternating_seats  # the acting rows are copied
     # gate and up, joined and split; or all rows of `fsdp` at the weights, and sums of parts on the way back
     inner = config.intermediate_size * max(config.num_experts, 1) * (5 if fsdp == 1 else 4 * fsdp) / split
 
     def layer(rows: float, length: int, slots: int, more: int = 0) -> float:
         seen = more + (BLOCK if slots > MANY and length >= CHUNK else slots)
         scores = FLOAT * rows * length * seen * config.num_attention_heads / split
+        if config.recurrent and length > FEW:
+            scores = max(scores, FLOAT * rows * length * _mixed_numbers(job) / split)
         return max(2 * scores, width * rows * length * (2 * config.hidden_size + inner))
 
     # the product of one adapter is added to all weights; activations then take the place of the joined ones
@@ -139,20 +146,21 @@ def rollout(job: Job) -> dict[str, float]:
     joined = job.bytes_of({"layers": parts}) if len(job.loras) == 1 and fsdp * split == 1 else 0.0
     result = {
         "weights as decoding likes them": weights,
-        "cache": token * (rows * slots * (1 + (job.alternating_seats > 1) / job.alternating_seats) + opened * prompt),
+        "cache": token * (rows * slots * copies + opened * prompt) + state * (rows * copies + opened),
         "activations": max(joined, *(layer(acting, n, slots, prompt) for n in (chunk, 1 + job.forced))),
         "logits": 4 * FLOAT * acting * config.vocab_size,
         EARLY: _early(job),
     }
-    before = weights + layer(opened, job.prompt_width, prompt) + token * opened * prompt + result[EARLY]
+    before = weights + layer(opened, job.prompt_width, prompt) + (token * prompt + state) * opened + result[EARLY]
     result["before the first turn"] = max(0.0, before - sum(result.values()))
     return result
 
 
-def forward(job: Job, parts: int) -> tuple[float, float, float, float, float]:
-    """Bytes of a part of the batch on a device: four figures of a layer, and the logits that exist at once.
+def forward(job: Job, parts: int, kind: str) -> tuple[float, float, float, float, float]:
+    """Bytes of a part of the batch on a device: four figures of a layer of a kind, and the logits that exist at once.
 
-    The layer's are its states, the arrays that `remat` "dots" keeps, all arrays but scores, and scores.
+    The layer's are its states, the arrays that `remat` "dots" keeps, all arrays but scores, and scores. For
+    linear_attention the scores are those within the chunks of the delta rule.
     """
     config, micro, split = job.config, job.batch_parts * parts, job.mesh["tensor"]
     rows, prompts = job.rows / micro, job.prompts / micro
@@ -160,13 +168,25 @@ def forward(job: Job, parts: int) -> tuple[float, float, float, float, float]:
     queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
     hidden, inner = config.hidden_size, config.intermediate_size / (PIECES if job.remat == "full" else 1)
     inner *= max(config.num_experts, 1)  # every expert computes every token
+    logits = 4 * FLOAT * rows * step(job, parts) * config.vocab_size / split
+    if kind == LINEAR:
+        mixed, values = config.linear_widths
+        tokens = rows * job.slots + prompts * job.prompt_width
+        return (
+            width * hidden,
+            width * ((mixed + values + 2 * inner) / split + hidden),
+            width * ((mixed + 3 * values + 4 * inner) / split + 5 * hidden) + FLOAT * 3 * mixed * tokens / split,
+            FLOAT * _mixed_numbers(job) * tokens / split,
+            logits,
+        )
+    gates = queries * config.family.gated
     scores = rows * job.slots * (job.slots + job.prompt_width) + prompts * job.prompt_width**2
     return (
         width * hidden,
-        width * ((queries + 2 * keys + 2 * inner) / split + hidden),
-        width * ((3 * queries + 3 * keys + 4 * inner) / split + 5 * hidden),
+        width * ((queries + gates + 2 * keys + 2 * inner) / split + hidden),
+        width * ((3 * queries + 2 * gates + 3 * keys + 4 * inner) / split + 5 * hidden),
         FLOAT * config.num_attention_heads / split * scores,
-        4 * FLOAT * rows * step(job, parts) * config.vocab_size / split,
+        logits,
     )
 
 
@@ -174,29 +194,35 @@ def scoring(job: Job) -> dict[str, float]:
     """{part: bytes} of a forward pass over the batch, by a reference or a critic."""
     if not job.scorings:
         return {}
-    states, linear, _, scores, logits = forward(job, 1)  # scoring takes the whole batch at once
-    layer = states + max(linear, 2 * scores + _pieces(job, states), logits) + _gathered_bytes(job)
-    return {LAYER: layer, EARLY: _early(job)}
+    layers = []
+    for kind in dict.fromkeys(job.config.kinds):
+        states, linear, _, scores, logits = forward(job, 1, kind)  # scoring takes the whole batch at once
+        layers.append(states + max(linear, 2 * scores + _pieces(job, states), logits) + _gathered_bytes(job))
+    return {LAYER: max(layers), EARLY: _early(job)}
 
 
 def update(job: Job) -> dict[str, float]:
     """{part: bytes} of an update's gradient over a part of the batch."""
     config, trained, layers = job.config, job.bytes_of(job.trainable), job.base["layers"]
-    states, linear, inside, scores, logits = forward(job, job.parts)
-    kept = {"full": 0.0, "dots": linear, "none": inside + 2 * scores}[job.remat] + states
-    layer = inside + 2 * scores + _pieces(job, states)
+    kept, layer, logits = 0.0, 0.0, 0.0
+    for kind in dict.fromkeys(config.kinds):
+        states, linear, inside, scores, logits = forward(job, job.parts, kind)
+        of_layer = {"full": 0.0, "dots": linear, "none": inside + 2 * scores}[job.remat] + states
+        kept += _layers(job, (kind,)) * of_layer
+        layer = max(layer, inside + 2 * scores + _pieces(job, states))
     if not job.loras:  # the head's gradient is whole before it is split; there are two if logits take several steps
         logits += (
             _vocabulary(job) / (2 - config.tie_word_embeddings) * (1 + (step(job, job.parts) < job.max_sampled_tokens))
         )
     result = {
-        "kept activations": config.num_hidden_layers * kept,
+        "kept activations": kept,
         LAYER: max(layer, logits),  # they do not exist together
         "gradient": trained * (1 + (job.grad_accumulation > 1)),
         "gathered weights": _vocabulary(job) + _gathered_bytes(job),
     }
     if job.remat == "none":  # weights that were gathered or joined are kept for the backward pass
-        joined = {name: layers[name] for group in FUSED.values() if len(group) > 1 for name in group}
+        groups = [names for names in FUSED.values() if len(names) > 1]
+        joined = {name: layers[name] for names in groups for name in names if name in layers}
         new = layers if job.mesh["fsdp"] > 1 else joined if job.mesh["tensor"] == 1 else {}
         result["kept weights"] = _whole(job).bytes_of({"layers": new})
     while_backward = sum(result.values()) - result["gradient"]
@@ -211,16 +237,19 @@ def _pieces(job: Job, states: float) -> float:
 
 def operations(job: Job) -> dict[str, float]:
     """{phase: FLOPs of a device in matrix products}: two per weight and token, and those of attention."""
-    config, layers, body, head, extra = job.config, job.config.num_hidden_layers, *_weights(job)
-    pair_cost = 4 * config.num_attention_heads * config.head_dim * layers  # FLOPs of a query and a key
+    config, body, head, extra = job.config, *_weights(job)
+    # FLOPs of a query and a key, and of a token in the delta rule
+    pair_cost = 4 * config.num_attention_heads * config.head_dim * _layers(job, ATTENTION)
+    rule_cost = _layers(job, (LINEAR,)) * _rule_operations(config)
     said = job.rows / job.alternating_seats * job.turns * job.max_sampled
     opened, heard = job.prompts * job.prompt_width, job.rows / job.alternating_seats * _tokens_fed(job)
     seen = job.prompt_width + job.slots + job.chunk
     playing = 2 * body * (opened + heard) + 2 * head * said + pair_cost * (opened * job.prompt_width + heard * seen)
+    playing += rule_cost * (opened + heard)
     playing += 2 * extra * (opened + heard) * (len(job.loras) > 1)  # a single adapter is merged into the weights
     rows = job.rows * job.slots
     tokens = opened + rows
-    attended = pair_cost * (opened * job.prompt_width + rows * (job.prompt_width + job.slots))
+    attended = pair_cost * (opened * job.prompt_width + rows * (job.prompt_width + job.slots)) + rule_cost * tokens
     sampled, full = job.rows * job.max_sampled_tokens, not job.loras
     forward = 2 * body * tokens + attended
     again = 0.0 if job.remat == "none" else attended + (2 * body * tokens if job.remat == "full" else 0)
@@ -309,6 +338,32 @@ def _weights(job: Job) -> tuple[float, float, float]:
     maps = (*lora.MAPS, "router", "experts_gate", "experts_up", "experts_down")
     layers = {name: leaf for name, leaf in job.base["layers"].items() if name in maps}
     return size(layers), job.base["embed_tokens"].size, size(job.trainable) if job.loras else 0.0
+
+
+def _layers(job: Job, kinds: Sequence[str]) -> int:
+    """The number of layers of these kinds."""
+    return sum(kind in kinds for kind in job.config.kinds)
+
+
+def _state_bytes(job: Job) -> float:
+    """Bytes of a row's memory in a layer with linear_attention, on a device."""
+    if not job.config.recurrent:
+        return 0.0
+    recent, state = jax.eval_shape(partial(no_memory, job.config, 1))
+    divides = state.shape[1] % job.mesh["tensor"] == 0
+    return recent.size * recent.dtype.itemsize + FLOAT * state.size / (job.mesh["tensor"] if divides else 1)
+
+
+def _mixed_numbers(job: Job) -> float:
+    """Numbers of a token in the chunks of the delta rule: decays and products with its chunk, and solved columns."""
+    config = job.config
+    return config.linear_num_value_heads * (1.5 * SOLVED + config.linear_key_head_dim + config.linear_value_head_dim)
+
+
+def _rule_operations(config: Config) -> float:
+    """FLOPs of a token in the products of the delta rule, in chunks: with its chunk's tokens, and with the state."""
+    keys, values = config.linear_key_head_dim, config.linear_value_head_dim
+    return 2 * config.linear_num_value_heads * (SOLVED * (3 * keys + 2 * values) + 3 * keys * values)
 
 
 def heads(job: Job) -> float:

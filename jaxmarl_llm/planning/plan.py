@@ -60,8 +60,8 @@ class Settings:
     recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="STUDY")]
     """Name of the study; its method is planned, at the size of a run with this model."""
     model: str = "smollm2"
-    """A name (smollm2, gemma3-270m, qwen3-0.6b to qwen3-32b), a directory with config.json, a GGUF file or a hub id; or
-    tiny, for one run of the study's tiny policies."""
+    """A name, a directory with config.json, a GGUF file or a hub id. Names are smollm2, gemma3-270m, qwen3-0.6b to
+    qwen3-32b and qwen3.5-0.8b to qwen3.5-27b. Or tiny, for one run of the study's tiny policies."""
     width: int = 0
     """Width of tiny policies; 0: the recipe's."""
     layers: int = 0

@@ -210,11 +210,12 @@ class Engine:
         policy = call.policy if self._adapted else 0
         last = self._owned.get(call.owner) if call.owner is not None else None
         if last is not None and (slot := self._slots[last]).call is None and slot.owner == call.owner:
-            if (shared := self._shared(slot, row, policy)) >= min(slot.read, len(row) - 1):
+            shared = self._reusable(slot, row, policy)
+            if shared >= min(slot.read, len(row) - 1):
                 return self._occupy(last, call, row, policy, shared)
-        ready = [self._shared(slot, row, policy) for slot in self._slots]
+        ready = [self._reusable(slot, row, policy) for slot in self._slots]
         best = max(range(len(ready)), key=lambda number: ready[number])
-        others = [slot for slot in self._slots if slot.reads and slot.policy == policy and not self.config.recurrent]
+        others = [] if self.config.recurrent else [x for x in self._slots if x.reads and x.policy == policy]
         if any(_common(slot.row, row) > ready[best] + SAME for slot in others):
             return False
         free = [number for number, slot in enumerate(self._slots) if slot.call is None]
@@ -222,14 +223,13 @@ class Engine:
         if best not in free or ready[best] < min(self._slots[best].read, len(row) - 1):
             rest = [number for number in free if number != best] or free
             target = min(rest, key=lambda number: (self._slots[number].read > 0, self._slots[number].used))
-        shared = ready[best]
-        if target != best and shared >= SAME:
+        if target != best and ready[best] >= SAME:
             self._arrays = arrays.copy(self._arrays, np.int32(best), np.int32(target))
         elif target != best:
-            shared = 0
-        return self._occupy(target, call, row, policy, shared)
+            ready[best] = 0
+        return self._occupy(target, call, row, policy, ready[best])
 
-    def _shared(self, slot: _Slot, row: list[int], policy: int) -> int:
+    def _reusable(self, slot: _Slot, row: list[int], policy: int) -> int:
         """The tokens at the beginning of a row, without its last one, that a slot has read and can continue from."""
         common = min(_common(slot.row, row), slot.read, len(row) - 1) if slot.policy == policy else 0
         return common if common == slot.read or not self.config.recurrent else 0
@@ -349,8 +349,7 @@ class Engine:
         if kept is not None and kept <= len(answer.tokens):
             cut = len(answer.tokens) - kept
             del answer.tokens[kept:], answer.logp[kept:], answer.top[kept:], slot.row[len(slot.row) - cut :]
-            if slot.read > len(slot.row):
-                slot.read = 0 if self.config.recurrent else len(slot.row)
+            slot.read = 0 if self.config.recurrent and slot.read > len(slot.row) else min(slot.read, len(slot.row))
             self._finish(slot, "stop")
         elif said.over:
             ended = answer.tokens[-1] == self.tokenizer.end or bool(self._ended(slot))

@@ -20,7 +20,7 @@ from jaxmarl_llm.keys import key_for
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.decoder import Cache
-from jaxmarl_llm.models.layers import Memory
+from jaxmarl_llm.models.delta_net import Memory
 from jaxmarl_llm.rollout import decode
 from jaxmarl_llm.rollout.policy import PerRow, Sampling, distribution, per_row, sample
 from jaxmarl_llm.text.grammar import TokenTables
@@ -95,8 +95,8 @@ def cache_bytes(config: Config, slots: int, context: int, spare: int) -> int:
     The spare tokens are for a chunk that passes the end of the context.
     """
     cache = jax.eval_shape(lambda: decoder.empty_cache(config, 1, 1))
-    of = lambda tree: sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
-    return slots * ((context + spare) * of((cache.keys, cache.values)) + of(cache.memories))
+    size = lambda tree: sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+    return slots * ((context + spare) * size((cache.keys, cache.values)) + size(cache.memories))
 
 
 def widen(slots: Slots, capacity: int) -> Slots:

@@ -483,6 +483,8 @@ def test_parity_of_logits_greedy_play_and_gradients_with_transformers(family):
         ("phi3", {"rope": replace(FAMILIES["phi3"].rope, attention_factor=1.0)}),
         ("phi3", {"rope": replace(FAMILIES["phi3"].rope, short_factor=FAMILIES["phi3"].rope.long_factor)}),
         ("smollm3", {"no_rope_layers": ()}),
+        ("qwen3_5", {"rope": Rope(1000.0)}),
+        ("qwen3_5", {"rms_norm_eps": 1e-2}),
         ("granite", {"residual_multiplier": 1.0}),
         ("granite", {"attention_multiplier": None}),
         ("gemma4", {"attention_multiplier": None}),

@@ -69,11 +69,11 @@ def as_llama_cpp(config: Config, tree: dict) -> dict[str, np.ndarray]:
     for name, value in by_their_name(config, tree).items():
         *_, module, kind = name.split(".")
         layer = f"blk.{name.split('.')[2]}." if ".layers." in name else ""
-        if config.family.gemma and "norm" in module:
+        if config.family.minus_one and "norm" in module:
             value = value + 1
         if config.model_type == "llama" and module in ("q_proj", "k_proj"):
             value = permute(value, config.num_attention_heads if module == "q_proj" else config.num_key_value_heads)
-        made[f"{layer}{(GEMMA if config.family.gemma else NAMES)[module]}.{kind}"] = value
+        made[f"{layer}{(GEMMA if config.family.scaled_embeddings else NAMES)[module]}.{kind}"] = value
     return made
 
 
@@ -147,7 +147,9 @@ def test_every_architecture_gives_configuration_and_weights_back(tmp_path, monke
     ours, expected = by_their_name(config, loaded.params), by_their_name(config, tree)
     assert ours.keys() == expected.keys()
     for key, value in expected.items():
-        np.testing.assert_allclose(ours[key], value, rtol=0, atol=1e-6 if config.family.gemma else 0, err_msg=key)
+        np.testing.assert_allclose(
+            ours[key], value, rtol=0, atol=1e-6 if config.family.scaled_embeddings else 0, err_msg=key
+        )
     if config.model_type == "llama":  # what the test of the order rests on
         assert not np.array_equal(permute(expected["model.layers.0.self_attn.q_proj.weight"], 4), value)
 

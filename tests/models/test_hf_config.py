@@ -223,6 +223,30 @@ def test_a_published_file_of_qwen3_5_is_read_as_its_text(tmp_path):
             read(tmp_path, model_type="qwen3_5", **QWEN3_5 | {"text_config": text | change})
 
 
+def test_a_published_file_of_gemma4_is_read_as_its_text(tmp_path):
+    """The sizes of E2B and of 31B."""
+    ropes = {
+        "full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0, "rope_type": "proportional"},
+        "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
+    }
+    text = {"model_type": "gemma4_text", "vocab_size": 262144, "final_logit_softcapping": 30.0, "global_head_dim": 512}
+    text |= {"rope_parameters": ropes, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "num_experts": None}
+    text |= {"enable_moe_block": False, "top_k_experts": None, "moe_intermediate_size": None, "attention_bias": False}
+    small = text | {"hidden_size": 1536, "intermediate_size": 6144, "num_hidden_layers": 35, "num_attention_heads": 8}
+    small |= {"num_key_value_heads": 1, "num_kv_shared_layers": 20, "hidden_size_per_layer_input": 256}
+    small |= {"use_double_wide_mlp": True, "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 7}
+    large = text | {"hidden_size": 5376, "intermediate_size": 21504, "num_hidden_layers": 60, "num_attention_heads": 32}
+    large |= {"num_key_value_heads": 16, "num_global_key_value_heads": 4, "attention_k_eq_v": True}
+    large |= {"hidden_size_per_layer_input": 0, "use_bidirectional_attention": "vision", "sliding_window": 1024}
+    wrapper = {"model_type": "gemma4", "vision_config": {}, "audio_config": None, "boa_token_id": 256000}
+    e2b, dense = (read(tmp_path, **wrapper, text_config=sizes) for sizes in (small, large))
+    assert e2b.loops == ((0, 15, 5), (15, 35, 5)) and (e2b.source(33), e2b.source(34)) == (13, 14)
+    assert e2b.layers_with("wide_gate_proj") == tuple(range(15, 35)) and len(e2b.with_keys) == 15
+    assert dense.loops == ((0, 60, 6),) and dense.layers_with("global_v_proj") == ()
+    assert (dense.heads_of("full_attention"), dense.heads_of("sliding_attention")) == ((512, 4), (256, 16))
+    assert dense.final_logit_softcapping == 30.0 and dense.rope_sliding == Rope(1e4)
+
+
 def test_a_scaled_rope_of_sliding_layers_needs_the_new_layout(tmp_path):
     config = replace(canonical(FAMILIES["gemma3"]), rope_sliding=Rope(100.0, "linear", 3.0))
     (tmp_path / "config.json").write_text(json.dumps(config_json(config)))
@@ -278,6 +302,17 @@ REFUSED = [
     ("qwen3_5_text", "mamba_ssm_dtype is 'bfloat16'", {"mamba_ssm_dtype": "bfloat16"}),
     ("qwen3_5_text", "mtp_num_hidden_layers is 9", {"mtp_num_hidden_layers": 9}),
     ("qwen3_5_text", "at least one must have attention", {"full_attention_interval": 8}),
+    ("gemma4_text", "enable_moe_block is True and must be False", {"enable_moe_block": True}),
+    ("gemma4_text", "use_bidirectional_attention is 'all'", {"use_bidirectional_attention": "all"}),
+    ("gemma4_text", "num_kv_shared_layers must be less than 7", {"num_kv_shared_layers": 7}),
+    ("gemma4_text", "need a layer with full_attention among the first 5", {"num_kv_shared_layers": 2}),
+    ("gemma4_text", "vocab_size_per_layer_input .2. must be at least", {"vocab_size_per_layer_input": 2}),
+    ("gemma4_text", "rope_theta", {"rope_theta": 5.0}),
+    ("gemma4_text", "per_layer_config is 3, not a table", {"per_layer_config": 3}),
+    ("gemma4_text", "for layer 6, unlike others of its kind", {"per_layer_config": {"5": {"head_dim": 8}}}),
+    ("gemma4_text", "for layer 0, unlike others of its kind", {"per_layer_config": {"0": {"head_dim": 8}}}),
+    ("gemma4_text", "for layer 5, not other sizes", {"per_layer_config": {"5": {"sliding_window": 8}}}),
+    ("gemma4_text", "names '9', which is no layer", {"per_layer_config": {"9": {"head_dim": 8}}}),
     ("llama", "attn_output_gate", {"attn_output_gate": True}),
     ("llama", "factor of rope_type linear is missing", scaled(type="linear")),
     ("llama", "factor .* is not known to rope_type default", scaled(type="default", factor=2.0)),

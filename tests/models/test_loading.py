@@ -116,6 +116,43 @@ def test_the_text_of_a_model_of_text_and_images(tmp_path, layout):
         loading.load(directory)
 
 
+def test_images_and_further_heads_of_qwen3_5_are_not_read(tmp_path):
+    config = canonical(FAMILIES["qwen3_5"])
+    given = random_weights(config)
+    loading.save(tmp_path / "text", config, given)
+    about = json.loads((tmp_path / "text" / "config.json").read_text())
+    wrapper = {"model_type": "qwen3_5", "text_config": about | {"architectures": None}, "vision_config": {}}
+    tensors = {
+        name.replace("model.", "model.language_model.", 1): value
+        for name, value in load_file(tmp_path / "text" / "model.safetensors").items()
+    }
+    directory, spare = tmp_path / "both", np.zeros(3, np.float32)
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps(wrapper))
+    save_file(
+        tensors | {"model.visual.blocks.0.norm1.weight": spare, "mtp.fc.weight": spare}, directory / "model.safetensors"
+    )
+    loaded = loading.load(directory)
+    assert loaded.config == config and equal(loaded.params, given)
+    save_file(tensors | {"vision_tower.x.weight": spare}, directory / "model.safetensors")
+    with pytest.raises(ValueError, match=r"vision_tower\.x\.weight in .* is unexpected"):
+        loading.load(directory)
+
+
+def test_keys_and_values_of_layers_that_read_those_of_others_are_not_read(tmp_path):
+    """Published files of Gemma 4 hold them, and transformers ignores them."""
+    config = canonical(FAMILIES["gemma4_shared"])
+    given = random_weights(config)
+    loading.save(tmp_path / "model", config, given)
+    file, key = tmp_path / "model" / "model.safetensors", "model.layers.{}.self_attn.k_proj.weight"
+    tensors = load_file(file)
+    save_file(tensors | {key.format(5): np.zeros((12, 16), np.float32)}, file)
+    assert equal(loading.load(tmp_path / "model").params, given)
+    save_file({name: value for name, value in tensors.items() if name != key.format(2)}, file)
+    with pytest.raises(ValueError, match=r"layers\.2\.self_attn\.k_proj\.weight \(12, 16\) is missing"):
+        loading.load(tmp_path / "model")
+
+
 @pytest.mark.parametrize("kind", ["Gemma3", "Qwen3_5", "Gemma4"])
 def test_parity_with_transformers_of_the_text_of_a_model_of_text_and_images(tmp_path, kind):
     torch = pytest.importorskip("torch")

@@ -1,6 +1,7 @@
 """Bytes and operations by arithmetic, for shapes that are known."""
 
 import math
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -62,6 +63,11 @@ def test_loops_of_unknown_length_run_as_often_as_they_can(path, times):
         ("qwen3-8b", 8_190_735_360),
         ("qwen3-14b", 14_768_307_200),
         ("qwen3-32b", 32_762_123_264),
+        ("qwen3.5-0.8b", 752_393_024),  # of the text, as transformers counts it
+        ("qwen3.5-2b", 1_881_825_088),
+        ("qwen3.5-4b", 4_205_751_296),
+        ("qwen3.5-9b", 8_953_803_264),
+        ("qwen3.5-27b", 26_895_998_464),
     ],
 )
 def test_known_shapes_have_the_published_number_of_weights(name, count):
@@ -79,6 +85,27 @@ def test_an_eighth_of_the_weights_lies_on_each_of_eight_devices():
     keys = 2 * 36 * 8 * 128 * 2
     slots = -(-(600 + 52) // 64) * 64
     assert cost_model.rollout(parts)["cache"] == keys * (128 * slots + 4 * 100)  # 2048 rows on 16 parts
+
+
+def test_a_state_costs_the_same_for_long_rows_and_attention_costs_a_quarter():
+    hybrid = hf_config.from_json(hf_families.KNOWN["qwen3.5-9b"], Dtypes("bfloat16", "bfloat16", "bfloat16"))
+    short, long = (replace(job(slots=slots), config=hybrid) for slots in (52, 64 + 52))
+    keys, state = 2 * 8 * 4 * 256 * 2, 24 * (4 * 32 * 128 * 128 + 2 * 3 * 8192)
+    assert cost_model.rollout(short)["cache"] == keys * (2048 * 104 + 64 * 100) + state * (2048 + 64)
+    assert cost_model.rollout(long)["cache"] - cost_model.rollout(short)["cache"] == keys * 2048 * 64
+    parts = replace(short, mesh={"data": 4, "fsdp": 1, "tensor": 2})
+    assert cost_model.rollout(parts)["cache"] < cost_model.rollout(short)["cache"] / 7
+    for remat in ("none", "dots", "full"):
+        sizes = cost_model.update(replace(short, remat=remat))
+        assert all(size >= 0 for size in sizes.values())
+    tokens = 64 * 100 + 2048 * 52
+    products = cost_model.operations(replace(short, scorings=1))["update"] - cost_model.operations(short)["update"]
+    rule = 24 * 2 * 32 * (64 * 5 * 128 + 3 * 128 * 128)
+    pairs = 8 * 4 * 16 * 256 * (64 * 100 * 100 + 2048 * 52 * 152)
+    attention = 4096 * 256 * (16 * 3 + 4 * 2)
+    linear = 4096 * (8192 + 2 * 4096 + 2 * 32)
+    weights = 2 * (24 * linear + 8 * attention + 32 * 3 * 4096 * 12288)
+    assert products == tokens * (weights + rule) + pairs + 2 * 248320 * 4096 * 2048 * 300
 
 
 def test_families_of_one_source_share_its_weights():

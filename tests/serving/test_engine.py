@@ -69,13 +69,18 @@ def test_a_model_with_a_state_continues_only_what_a_slot_has_read_to_its_end():
     calls, answers = list(first), engine.run(first)
     rows = [[*call.tokens, *answer.tokens] for call, answer in zip(calls, answers, strict=True)]
     policies = [call.policy for call in calls]
-    goes_on = [call_of([*row, 5, 6], seed=1, policy=policy) for row, policy in zip(rows[-4:], policies[-4:], strict=True)]
+    goes_on = [
+        call_of([*row, 5, 6], seed=1, policy=policy) for row, policy in zip(rows[-4:], policies[-4:], strict=True)
+    ]
     read = engine.tokens_read
     answers += engine.run(goes_on)
     assert engine.tokens_read - read <= 4 * 3
-    forked = [call_of([*row[: len(row) // 2], 7], seed=2, policy=p) for row, p in zip(rows, policies, strict=True)]
+    last = zip(rows[-4:], policies[-4:], strict=True)  # the slots have these
+    forked = [call_of([*row[: len(row) // 2], 7], seed=2, policy=p) for row, p in last]
     same = [call_of(rows[0], seed=number, policy=policies[0]) for number in (3, 4)]
-    stopped = call_of(rows[1], seed=5, budget=20, policy=policies[1], stop=lambda tokens: 2 if len(tokens) > 4 else None)
+    stopped = call_of(
+        rows[1], seed=5, budget=20, policy=policies[1], stop=lambda tokens: 2 if len(tokens) > 4 else None
+    )
     for more in (forked, same, [stopped]):
         answers += engine.run(more)
     shortened = [call_of([*rows[1], *answers[-1].tokens, 9], seed=6, policy=policies[1])]

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.models import decoder
+from jaxmarl_llm.models import decoder, kinds
 from jaxmarl_llm.models.config import Config, Rope, plain
 from jaxmarl_llm.models.hf_config import local_rope
 
@@ -367,7 +367,7 @@ def by_their_name(config: Config, tree: dict) -> dict[str, np.ndarray]:
     """The canonical tree with the names and shapes that transformers' parameters have in memory."""
     named = {f"model.{name}.weight": leaf for name, leaf in tree.items() if name not in ("layers", "lm_head")}
     for i in range(config.num_hidden_layers):
-        layer = {name: np.asarray(leaf) for name, leaf in decoder.one_layer(config, tree["layers"], i).items()}
+        layer = {name: np.asarray(leaf) for name, leaf in kinds.one_layer(config, tree["layers"], i).items()}
         if config.num_experts:
             both = [layer.pop("experts_gate"), layer.pop("experts_up")]
             named[f"model.layers.{i}.mlp.experts.gate_up_proj"] = np.concatenate(both, 1)

@@ -38,6 +38,7 @@ NUMBERS = {
     "phi3": ("partial_rotary_factor", "original_max_position_embeddings", "sliding_window"),
     "smollm3": ("no_rope_layers", "sliding_window"),
     "granite": ("attention_multiplier", "residual_multiplier", "embedding_multiplier", "logits_scaling"),
+    "qwen3_5_text": ("linear_num_key_heads", "linear_num_value_heads", "linear_conv_kernel_dim", "layer_types"),
 }
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -74,7 +75,7 @@ def bases(home: Path) -> None:
     loading.save(home / "model", config, weights(config))
     tiny(home / "model", CHATML)
     loading.save(home / "shards", config, weights(config), shard_bytes=9000)
-    for name in ("gemma3", "gemma2", "qwen3_moe", "phi3", "smollm3", "granite"):
+    for name in ("gemma3", "gemma2", "qwen3_moe", "phi3", "smollm3", "granite", "qwen3_5"):
         loading.save(home / FAMILIES[name].model_type, FAMILIES[name], weights(FAMILIES[name]))
     lora = Lora(3, 6.0, ("q_proj", "up_proj"))
     adapter = {

@@ -37,7 +37,7 @@ SLOTS, CONTEXT = 4, 512
 
 @cache
 def tokenizer_of(kind: str) -> Tokenizer:
-    """The toy of bytes, also of "state", a model with a state, or a byte-level tokenizer from files that shows tools."""
+    """The toy of bytes, also for a model with a "state", or a byte-level tokenizer from files that shows tools."""
     if kind in ("toy", "state"):
         return ByteTokenizer()
     with TemporaryDirectory() as directory:
