@@ -273,8 +273,7 @@ def sort_tensors(
 def stack_adapters(config: Config, sides: Mapping[str, Side], alpha: float) -> tuple[Lora, Adapter]:
     """(`Lora` settings, weights): the adapters of all linear maps as one, with the largest rank and the first scale."""
     joins = {name.removesuffix(".weight"): parts for name, parts in joined_tensors(config).items()}
-    first = next(iter(sides.values()))
-    rank = max(side.rank for side in sides.values())
+    first, rank = next(iter(sides.values())), max(side.rank for side in sides.values())
     alpha = alpha if first.scale == alpha / rank else first.scale * rank
     where = slots(config, modules(config))
     leaves = shapes(config)["layers"]
