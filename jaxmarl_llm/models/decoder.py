@@ -371,12 +371,10 @@ def append(
         at = config.kinds[:i].count(LINEAR) if kind == LINEAR else config.with_keys.index(source)
 
         def attend(q, k, v, at=at, sliding=config.sliding[i]):
-            q = packed.unpack(q)
-            if k is None:
-                k, v = keys[at], values[at]
-            else:
-                k, v = cache_layout(packed.unpack(k), packed.unpack(v))
-                k, v = write(cache.keys[at], k, 1), write(cache.values[at], v, 0)
+            q, new = packed.unpack(q), None if k is None else cache_layout(packed.unpack(k), packed.unpack(v))
+            k, v = keys[at], values[at]
+            if new is not None:
+                k, v = write(k, new[0], 1), write(v, new[1], 0)
             seen = [] if before is None else [(before.keys[at], before.values[at], seen_masks[sliding])]
             wide = [(k.astype(q.dtype), v.astype(q.dtype), mask) for k, v, mask in (*seen, (k, v, masks[sliding]))]
             return packed.pack(config.attention(q, *wide, used=used)), (k, v)
