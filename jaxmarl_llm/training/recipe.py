@@ -43,6 +43,7 @@ its weights before training. Player average/NAME has their exponential average (
 value). With a single learner the prefix alone is a name."""
 FROZEN = "policy"
 """Prefix of frozen policies: player policy/DIRECTORY is a saved policy, never trained; also a key of `Parts.base`."""
+DEFAULT_BUDGET = 8
 Schedule = Callable[[int], Any]  # the number of an update -> the value of an hparam in it
 DEFAULT_HPARAMS = {"learning_rate": 1e-3, "entropy": 0.01, "value": 0.5, "clip_low": 0.2, "clip_high": 0.2}
 """The hparam "learning_rate/NAME" gives one policy its own rate."""
@@ -138,7 +139,7 @@ class Recipe:
     """The adapter of a pretrained model's policies, unless a `Model` has its own. None trains all weights."""
     tokenizer: Callable[[Any], Any] = lambda game: SymbolTokenizer(strings(game))
     """(game) -> the tokenizer of its tiny policies."""
-    budget: int | tuple[int, ...] = 8
+    budget: int | tuple[int, ...] = DEFAULT_BUDGET
     """Maximum tokens of an utterance, for all grammars or for each."""
     updates: int = 200
     groups: int = 16

@@ -26,7 +26,7 @@ from jaxmarl_llm.text.tokenizers import HFTokenizer
 from jaxmarl_llm.training.frozen import seat_frozen
 from jaxmarl_llm.training.host_games import host_rollout
 from jaxmarl_llm.training.optimiser import check_steps
-from jaxmarl_llm.training.recipe import SNAPSHOT, Parts, Recipe
+from jaxmarl_llm.training.recipe import DEFAULT_BUDGET, SNAPSHOT, Parts, Recipe
 from jaxmarl_llm.training.records import LORA, NEW, TINY_SIZE, Common, TinySize
 from jaxmarl_llm.training.update import Optimiser
 
@@ -258,6 +258,8 @@ def for_pretrained(recipe: Recipe) -> Recipe:
     few |= {"snapshots": None, "evaluate": None}
     if recipe.budget == 1:  # a symbol of a tiny policy is several tokens of a model
         few["budget"] = 4
+    elif isinstance(recipe.budget, int) and recipe.budget > DEFAULT_BUDGET:
+        few["budget"] = recipe.budget + 1  # sized for the longest answer in symbols; a model also ends its message
     hparams = {name: x for name, x in recipe.hparams.items() if not name.startswith("learning_rate")}
     hparams |= {"learning_rate": 3e-4, **recipe.pretrained.get("hparams", {})}
     return dataclasses.replace(recipe, **{**few, **settings, "seats": seats, "hparams": hparams})
