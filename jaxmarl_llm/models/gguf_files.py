@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxmarl_llm.models.config import FULL, SLIDING, Config, Rope
 from jaxmarl_llm.models.gguf_header import read_header
-from jaxmarl_llm.models.hf_config import canonical, config_json
+from jaxmarl_llm.models.hf_config import canonical, config_json, is_gemma
 from jaxmarl_llm.models.hf_families import ANGLE
 from jaxmarl_llm.models.hf_families import KEYS as CONFIG_KEYS
 from jaxmarl_llm.models.safetensors_files import (
@@ -201,7 +201,7 @@ def write_converted(directory: Path, gguf_file: Path) -> None:
     except ValueError as error:
         raise ValueError(f"{gguf_file} is a model that cannot be converted: {error}") from error
 
-    wanted = slots(config, GEMMA_MODULES if config.family.minus_one else MODULES)
+    wanted = slots(config, GEMMA_MODULES if is_gemma(config.model_type) else MODULES)
     stored = {name: Stored(gguf_file, shape, "F32", lambda _: np.empty(0)) for name, shape in sizes.items()}
     check_fit(wanted, stored, lambda name: name == DIVISORS)
 
@@ -223,7 +223,7 @@ def write_converted(directory: Path, gguf_file: Path) -> None:
     write_json(directory / "config.json", said | {f"{short.get(name, name)}_token_id": i for name, i in ids.items()})
     tokenizer.save(str(directory / "tokenizer.json"))
     about = {f"{short.get(name, name)}_token": fields[f"{KEY}tokens"][i] for name, i in ids.items()}
-    template = fields.get("tokenizer.chat_template") or (GEMMA_TEMPLATE if config.family.minus_one else None)
+    template = fields.get("tokenizer.chat_template") or (GEMMA_TEMPLATE if is_gemma(config.model_type) else None)
     about |= {"tokenizer_class": "PreTrainedTokenizerFast"} | ({"chat_template": template} if template else {})
     write_json(directory / "tokenizer_config.json", about)
 

@@ -131,10 +131,8 @@ ROPE: dict[str, Kind] = {  # kinds of the values in rope_scaling and rope_parame
     "original_max_position_embeddings": POSITIONS,
     **{"mrope_section": list_of(whole(0, 1 << 16), "a list of whole numbers"), "mrope_interleaved": FLAG},
 }
-IMAGE_ANGLES = {
-    "mrope_section",
-    "mrope_interleaved",
-}  # they matter for images: all axes of a text have the same positions
+# They matter for images alone: all axes of a text have the same positions.
+IMAGE_ANGLES = {"mrope_section", "mrope_interleaved"}
 NULL = {  # keys for which null is a value, not the default
     "num_key_value_heads",
     "head_dim",
@@ -194,9 +192,8 @@ ROPE_KEYS = {  # {rope_type: its keys, required ones first}
     "longrope": ("short_factor", "long_factor", "factor", "original_max_position_embeddings", "attention_factor"),
 }
 ROPE_REQUIRED = {"factor", "low_freq_factor", "high_freq_factor", "short_factor", "long_factor"}
-OTHERS: dict[  # (values, layer) -> the layer is of the family's other kind, not FULL, if layer_types is absent
-    str, Callable[[Mapping[str, Any], int], bool]
-] = {
+# (values, layer) -> the layer is of the family's other kind, not FULL, if layer_types is absent
+OTHERS: dict[str, Callable[[Mapping[str, Any], int], bool]] = {
     "qwen3_5_text": lambda values, layer: (layer + 1) % values["full_attention_interval"] != 0,
     **dict.fromkeys(("mistral", "mixtral", "phi3", "qwen3_moe"), lambda values, layer: True),
     **dict.fromkeys(("qwen2", "qwen3"), lambda values, layer: layer >= values["max_window_layers"]),
@@ -224,7 +221,7 @@ KNOWN: dict[str, dict[str, Any]] = {  # {short name: keys of config.json}, for p
         ("qwen3-32b", (5120, 25600, 64, 64), {"tie_word_embeddings": False}),
     )
 }
-QWEN3_5 = {  # the text models; common to all sizes, from their config.json
+QWEN3_5 = {  # the text models; common to all sizes, from copies of their config.json
     "model_type": "qwen3_5_text",
     "vocab_size": 248320,
     "head_dim": 256,

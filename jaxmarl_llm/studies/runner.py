@@ -153,7 +153,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         plan = programs(arms, seeds, alone, added)
         updates = [part.recipe.updates for part in plan]
         claim = f"Claim, written before the run: {study.claim}"
-        if study.scope != ANY and not (judged and not shorter):
+        if study.scope != ANY and (shorter or not judged):
             about = "a whole run" if judged else "tiny policies" if study.scope == TINY else study.scope
             claim = f"Claim about {about}, not tested by this run: {study.claim}"
         if settings.sweep:

@@ -44,6 +44,7 @@ value). With a single learner the prefix alone is a name."""
 FROZEN = "policy"
 """Prefix of frozen policies: player policy/DIRECTORY is a saved policy, never trained; also a key of `Parts.base`."""
 DEFAULT_BUDGET = 8
+"""The most tokens of an utterance, unless a recipe says otherwise."""
 Schedule = Callable[[int], Any]  # the number of an update -> the value of an hparam in it
 DEFAULT_HPARAMS = {"learning_rate": 1e-3, "entropy": 0.01, "value": 0.5, "clip_low": 0.2, "clip_high": 0.2}
 """The hparam "learning_rate/NAME" gives one policy its own rate."""

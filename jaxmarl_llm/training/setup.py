@@ -243,7 +243,10 @@ def _policy_set(
 
 def for_pretrained(recipe: Recipe) -> Recipe:
     """The recipe for a pretrained model: without snapshots, with the settings of `pretrained`, at a small size. A 135M
-    model makes an update of this size in well under a minute on two CPU cores."""
+    model makes an update of this size in well under a minute on two CPU cores.
+
+    Without a budget of its own, symbols become tokens: 1 becomes 4, and more than DEFAULT_BUDGET one more, which ends
+    the message."""
     settings = {name: x for name, x in recipe.pretrained.items() if name != "hparams"}
     snapshots = {name for name, (kind, _) in recipe.past.items() if kind == SNAPSHOT}
     seats = settings.get("seats", tuple(dict.fromkeys(seats for seats in recipe.seats if not snapshots & {*seats})))
