@@ -99,6 +99,8 @@ def recipe_of(settings: Settings, study: Study) -> Recipe:
         if (getattr(settings, name) or 0) < 0:
             raise ValueError(f"{name} must not be negative, got {getattr(settings, name)}.")
     arm = settings.arm or study.method
+    if arm in study.all_arms and arm not in study.recipes:
+        raise ValueError(f"The arm {arm} of {settings.recipe} is computed, without policies: there is nothing to plan.")
     if arm not in study.recipes:
         raise ValueError(f"{settings.recipe} has no arm {arm!r}: choose from {', '.join(study.recipes)}.")
     size = {n: getattr(settings, n) for n in ("width", "layers") if getattr(settings, n)}

@@ -117,7 +117,9 @@ def read(package: str, name: str) -> dict[str, Any]:
     """The freeze of a study. Raises ValueError if there is none."""
     file = catalogue.home(package) / "results" / name / FILE
     if not file.exists():
-        raise ValueError(f"{name} is not frozen: run `python -m {package} freeze {name}` and commit {FILE}.")
+        raise ValueError(
+            f"{name} is not frozen: run `python -m {package} freeze {name} --tried WORDS` and commit {FILE}."
+        )
     return json.loads(file.read_text(encoding="utf-8"))
 
 

@@ -111,6 +111,8 @@ class Study:
             raise ValueError(f"The study {name} must state {', '.join(empty)}.")
         if self.paper is not None and not self.paper.url.startswith("https://"):
             raise ValueError(f"The paper of the study {name} needs a link, got {self.paper.url!r}.")
+        if not (isinstance(self.scope, str) and self.scope):
+            raise ValueError(f"The scope of the study {name} is tiny, any or a model's name, got {self.scope!r}.")
         known = ", ".join(self.arms)
         if self.method not in self.arms:
             raise ValueError(f"The method of the study {name} is {self.method!r}, but its arms are {known}.")

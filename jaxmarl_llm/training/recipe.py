@@ -203,6 +203,8 @@ class Recipe:
             policy = name.partition("learning_rate/")[2]
             if policy and policy not in self.learners:
                 raise ValueError(f"The hparam {name!r} is of no policy that learns: those are {self.learners}.")
+        if not isinstance(self.lora, Lora | None):
+            raise ValueError(f"lora is a Lora, e.g. Lora(4, 8.0, ('*',)), or None, got {self.lora!r}.")
         check_optimiser(self.optimiser, self.learners)
         check_hparams(self.hparams)
         check_choices(self.choices, self.selection)

@@ -164,6 +164,7 @@ def test_playing_alone_agrees_with_its_program(tmp_path, recipe):
     [
         ({"recipe": "marz"}, "There is no study 'marz'. Did you mean mars?"),
         ({"arm": "none"}, "mars has no arm 'none': choose from"),
+        ({"recipe": "subgoals_exact"}, "The arm hae_0.95 of subgoals_exact is computed, without policies"),
         ({"group_size": -1}, "group_size must not be negative, got -1"),
         ({"mesh": "rows=2"}, "A mesh is written as data=2,fsdp=4"),
         ({"mesh": "data=4", "groups": 3}, "does not divide over 4 devices"),

@@ -30,6 +30,7 @@ from jaxmarl_llm.studies.study import AtMost, Higher
         ({"expected": {("smollm2", "none"): "It learns."}}, "expects a result of smollm2 in the arm 'none'"),
         ({"metrics": ()}, "must state metrics"),
         ({"claim": ""}, "must state claim"),
+        ({"scope": ""}, "is tiny, any or a model's name, got ''"),
         ({"paper": dataclasses.replace(STUDY.paper, url="")}, "needs a link"),
         (
             {"paper": None, "predictions": (Higher("a", "joint", than="per_agent", source="paper", where="Table 1"),)},

@@ -260,6 +260,11 @@ def test_each_line_up_meets_each_labeling():
     for_pretrained(turns).check()
 
 
+def test_an_adapter_is_no_number():
+    with pytest.raises(ValueError, match="lora is a Lora"):
+        dataclasses.replace(RECIPE, lora=4).check()
+
+
 def test_a_model_has_several_tokens_for_a_symbol_and_one_for_the_end_of_a_long_answer():
     wanted = {1: 4, 2: 2, 8: 8, 16: 17, (1, 1): (1, 1)}
     assert {given: for_pretrained(dataclasses.replace(RECIPE, budget=given)).budget for given in wanted} == wanted
