@@ -161,6 +161,10 @@ class Recipe:
     """Number n of row widths in training: 1/n, 2/n ... of the longest possible row. Each micro-batch takes the smallest
     width that holds it, and every width is compiled. With `grad_accumulation` > 1, rows of similar width share a
     micro-batch. Runs that are computed at once take one width."""
+    distinct: int = dataclasses.field(default=0, metadata=NEW)
+    """Rows of each prompt that a micro-batch computes, if none of its prompts has more different ones: equal rows, as
+    games of short answers have many, share one. 0: all rows. A second program computes a micro-batch with more. In half
+    precision all rows are computed."""
     remat: Remat = "none"
     """Recomputation in the backward pass: nothing, all but matrix products, or everything."""
     measure: Callable[[Episodes], dict[str, jax.Array]] = mean_return

@@ -26,6 +26,7 @@ from jaxmarl_llm.rl import losses
 from jaxmarl_llm.rl.losses import Batch, Scores
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rollout import branching, policy
+from jaxmarl_llm.rollout.equal_rows import first_equal, keep_distinct
 from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens, Trajectory, gather_sampled, per_token
 from jaxmarl_llm.rollout.widths import bucket, narrow
 from jaxmarl_llm.training import past
@@ -47,6 +48,8 @@ class Part(struct.PyTreeNode):
     rows: Rows
     sampled: SampledTokens
     batch: Batch
+    same: jax.Array | None = None
+    """int32 [R], the row that equals each row of the batch, if only distinct ones are left (`Recipe.distinct`)."""
 
 
 def on_policy_step(
@@ -340,8 +343,7 @@ def apply_update(
     """Updates the learners over all epochs and minibatches (`update.update`), and returns metrics. The loss sees
     `tie(weights)`."""
     rates = {name: hparams.get(f"learning_rate/{name}", hparams["learning_rate"]) for name in parts.learners}
-    widths = parts.recipe.buckets
-    buckets = Buckets(widths, partial(_bucket_sizes, widths), partial(_cut, widths)) if widths > 1 else None
+    buckets = buckets_of(parts)
     loss = lambda weights, batches: joint_loss(parts, hparams, frozen, tie(weights), batches)
     with jax.named_scope(scopes.UPDATE):
         prompts = math.gcd(parts.prompts, *(len(part.rows.prompts.tokens) for part in batches.values()))
@@ -356,6 +358,8 @@ def joint_loss(
     metrics: dict[str, Mean] = {}
     for name, part in batches.items():
         scores, masks = score_policies(parts, weights | frozen, name, part.rows, part.sampled)
+        if part.same is not None:
+            scores, masks = jax.tree.map(lambda x, same=part.same: x[same], (scores, masks))
         for learner, mask in masks.items():
             if learner not in parts.learners:
                 continue
@@ -366,11 +370,49 @@ def joint_loss(
     return totals, metrics
 
 
+def buckets_of(parts: Parts) -> Buckets | None:
+    """The forms in which a micro-batch may be computed: its distinct rows (`Recipe.distinct`), then its rows at every
+    width; None if there is one form alone."""
+    recipe = parts.recipe
+    half = any(scored_again(parts, name) for name in parts.learner_sets)
+    distinct, widths = 0 if half else min(recipe.distinct, recipe.group_size), recipe.buckets
+    if not distinct:
+        return Buckets(widths, partial(_bucket_sizes, widths), partial(_cut, widths)) if widths > 1 else None
+
+    def needed(batches: dict[str, Part]) -> jax.Array:
+        wider = 1 + _bucket_sizes(widths, batches)
+        return jnp.where(_most_distinct(batches) <= distinct, 0, wider)
+
+    def cut(batches: dict[str, Part], i: int) -> dict[str, Part]:
+        return _cut(widths, batches, i - 1) if i else {n: _share(part, distinct) for n, part in batches.items()}
+
+    return Buckets(1 + widths, needed, cut)
+
+
+def _by_prompt(batches: dict[str, Part], number: Callable[[Part], jax.Array]) -> jax.Array:
+    """int32 [prompts]: the largest `number` (int32 [n] of a part) of each prompt."""
+    prompts = math.gcd(*(len(part.rows.prompts.tokens) for part in batches.values()))
+    return reduce(jnp.maximum, (number(part).reshape(prompts, -1).max(1) for part in batches.values()))
+
+
 def _bucket_sizes(widths: int, batches: dict[str, Part]) -> jax.Array:
     """int32 [prompts]: the smallest bucket that holds all rows of each prompt."""
-    needs = [bucket(part.rows, part.sampled, widths) for part in batches.values()]
-    prompts = math.gcd(*(len(part.rows.prompts.tokens) for part in batches.values()))
-    return reduce(jnp.maximum, (need.reshape(prompts, -1).max(1) for need in needs))
+    return _by_prompt(batches, lambda part: bucket(part.rows, part.sampled, widths))
+
+
+def _most_distinct(batches: dict[str, Part]) -> jax.Array:
+    """int32 [prompts]: the number of different rows of each prompt."""
+
+    def distinct(part: Part) -> jax.Array:
+        first = first_equal(part.rows, part.sampled)
+        return (first == jnp.arange(first.shape[1])).sum(1)
+
+    return _by_prompt(batches, distinct)
+
+
+def _share(part: Part, most: int) -> Part:
+    rows, sampled, same = keep_distinct(part.rows, part.sampled, most)
+    return Part(rows, sampled, part.batch, same)
 
 
 def _cut(widths: int, batches: dict[str, Part], i: int) -> dict[str, Part]:
