@@ -1,14 +1,15 @@
 """Does SmolLM2-135M learn sums with a verifier on two cores, and do each agent's own statistics help? Dr. MAS.
 
-A solver and a verifier have an adapter each. The solver answers a sum of two numbers from 1 to 4; the verifier approves
-or rejects; a rejected solver answers once more. Both earn a point if the last answer is right, and the verifier one
-more for each true verdict.
+A solver and a verifier have an adapter each. The solver answers a sum of two numbers from 1 to 9; the verifier calls it
+right or wrong; a solver that was called wrong answers once more. Both earn a point if the last answer is right, and the verifier one
+more for each true verdict. 65 of the 81 sums are trained.
 
   agent_wise  one mean and deviation for each agent of a question; a sample is a call
   episode     one mean and deviation for all agents of a question; a sample is an agent in an episode
   untrained   the model as it comes
 
-  score  share of right last answers in 128 fresh games
+  score           share of right last answers in 128 new games of the trained sums
+  held-out score  the same in 128 games of the other 16 sums
 
   python -m experiments small_sums --frozen
 
@@ -18,29 +19,79 @@ Paper: Feng et al. 2026, Dr. MAS, https://arxiv.org/abs/2602.08847
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 
 from experiments.credit_assignment.dr_mas import STATISTICS
-from experiments.gallery.small_model import task
+from experiments.gallery import small_model
+from jaxmarl_llm.environments.base import Fields, View
+from jaxmarl_llm.environments.helpers import choice
 from jaxmarl_llm.environments.tasks import Questions
-from jaxmarl_llm.environments.teams.team_tasks import SolverVerifier
+from jaxmarl_llm.environments.teams.team_tasks import LoopState, SolverVerifier
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.studies.study import Paper, Study
+from jaxmarl_llm.text.grammar import Grammar
+from jaxmarl_llm.training.recipe import Parts
 
-SUMS = Questions(tuple((f"What is {a} + {b}?", str(a + b)) for a in range(1, 5) for b in range(1, 5)))
+SUMS = tuple((f"What is {a} + {b}?", str(a + b)) for a in range(1, 10) for b in range(1, 10))
+HELD_OUT = tuple(pair for i, pair in enumerate(SUMS) if i % 5 == 2)
 TEAM = (("solver", "verifier"),)
-AGENT_WISE = task(
-    SolverVerifier(SUMS, loops=2),
+
+
+@dataclasses.dataclass(frozen=True)
+class BriefLoop(SolverVerifier):
+    """Solver and verifier with short texts. The question stands in every message, and an answer is a sentence: SmolLM2
+    rarely begins one with a digit."""
+
+    loops: int = 2
+
+    @property
+    def rules(self) -> Fields:
+        return (("Answer sums.", "A partner answers sums. Judge the answers."),)
+
+    @property
+    def observation(self) -> Fields:
+        verify = (f" They answer {answer}. Right or wrong?" for answer in self.tasks.answers)
+        return (*self.tasks.fields, (" Answer.", " Rejected. Answer again.", *verify))
+
+    @property
+    def grammars(self) -> tuple[Grammar, ...]:
+        sentences = tuple(f"The answer is {answer}" for answer in self.tasks.answers)
+        return choice(sentences), choice(("right", "wrong"))
+
+    def prompt(self, state: LoopState) -> jax.Array:
+        return jnp.arange(2, dtype=jnp.int32)[:, None]
+
+    def view(self, state: LoopState) -> View:
+        view = super().view(state)
+        question = jnp.where(view.phrases < 0, -1, self.tasks.task(state.task)[0])
+        return view.replace(phrases=jnp.concatenate([question, view.phrases], 1))
+
+
+def evaluate(parts: Parts) -> Callable[[dict, jax.Array], dict[str, Any]]:
+    """measure(weights, key): `score` and `held-out score`, of 128 games each."""
+    other = dataclasses.replace(parts, recipe=dataclasses.replace(parts.recipe, game=BriefLoop(Questions(HELD_OUT))))
+    seen, unseen = (small_model.evaluate(each, seats={"score": TEAM}, games=128) for each in (parts, other))
+    return lambda weights, key: seen(weights, key) | {"held-out score": unseen(weights, key)["score"]}
+
+
+AGENT_WISE = small_model.task(
+    BriefLoop(Questions(tuple(pair for pair in SUMS if pair not in HELD_OUT))),
     TEAM,
-    4,
-    games=128,
+    (7, 2),
     advantage=STATISTICS["agent_wise"],
     lora=Lora(4, 8.0, ("*",)),
+    evaluate=evaluate,
     groups=8,
-    group_size=16,
+    group_size=12,
+    distinct=6,
     grad_accumulation=4,
     updates=20,
     eval_every=10,
-    hparams={"learning_rate": 3e-4, "entropy": 0.02},
+    hparams={"learning_rate": 3e-4, "entropy": 0.01},
 )
 STUDY = Study(
     paper=Paper("Dr. MAS (Feng et al.)", "https://arxiv.org/abs/2602.08847", 2026, checked="release"),
@@ -48,11 +99,9 @@ STUDY = Study(
     claim="Right answers become more.",
     arms={
         "agent_wise": AGENT_WISE,
-        "episode": dataclasses.replace(
-            AGENT_WISE, pretrained={**AGENT_WISE.pretrained}, advantage=STATISTICS["episode"]
-        ),
+        "episode": dataclasses.replace(AGENT_WISE, advantage=STATISTICS["episode"]),
     },
     method="agent_wise",
-    metrics=("score",),
+    metrics=("score", "held-out score"),
     scope="smollm2",
 )

@@ -37,7 +37,7 @@ def keep_distinct(rows: Rows, sampled: SampledTokens, most: int) -> tuple[Rows, 
     equals). Of a prompt with more than K distinct rows some equal none of those kept (`first_equal` tells)."""
     first = first_equal(rows, sampled)
     prompts, members = first.shape
-    new = first == jnp.arange(members)
+    new = first == jnp.arange(members)[None]
     kept = jnp.argsort(~new, axis=1, stable=True)[:, :most]
     place = jnp.take_along_axis(new.cumsum(1) - 1, first, axis=1).clip(max=most - 1)
     of_prompt = jnp.arange(prompts)[:, None]

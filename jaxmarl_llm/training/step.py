@@ -405,7 +405,7 @@ def _most_distinct(batches: dict[str, Part]) -> jax.Array:
 
     def distinct(part: Part) -> jax.Array:
         first = first_equal(part.rows, part.sampled)
-        return (first == jnp.arange(first.shape[1])).sum(1)
+        return (first == jnp.arange(first.shape[1])[None]).sum(1)
 
     return _by_prompt(batches, distinct)
 
