@@ -1,8 +1,8 @@
 """Does SmolLM2-135M learn sums with a verifier on two cores, and do each agent's own statistics help? Dr. MAS.
 
-A solver and a verifier have an adapter each. The solver answers a sum of two numbers from 1 to 9; the verifier calls it
-right or wrong; a solver that was called wrong answers once more. Both earn a point if the last answer is right, and the verifier one
-more for each true verdict. 65 of the 81 sums are trained.
+A solver and a verifier have an adapter each. The solver answers a sum of two numbers from 1 to 9. The verifier calls it
+right or wrong, and a solver that was called wrong answers once more. Both earn a point if the last answer is right, and
+the verifier one more for each true verdict. 65 of the 81 sums are trained.
 
   agent_wise  one mean and deviation for each agent of a question; a sample is a call
   episode     one mean and deviation for all agents of a question; a sample is an agent in an episode
