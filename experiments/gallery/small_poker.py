@@ -37,30 +37,29 @@ APART, OPENINGS = "P(bet) K less J", (0, 2)  # the information sets of seat 0's 
 
 
 @dataclasses.dataclass(frozen=True)
-class BriefPoker(KuhnPoker):
-    """Kuhn poker with short texts: the card stands beside the question, or in the system message if it is `far`."""
-
-    far: bool = False
+class FarPoker(KuhnPoker):
+    """Kuhn poker with short texts. The card stands in the system message."""
 
     @property
     def rules(self) -> Fields:
-        """A phrase for both seats, and if it is `far` the card."""
-        return (("Poker.",), tuple(f" {card}" for card in CARDS)) if self.far else (("Poker.",),)
+        return (("Poker.",) * 2, tuple(f" {card}" for card in CARDS))
+
+
+@dataclasses.dataclass(frozen=True)
+class NearPoker(KuhnPoker):
+    """Kuhn poker with short texts. The card stands beside the question."""
+
+    observation: Fields = (CARDS, tuple(f" {question}" for question in KuhnPoker.observation[0]))
 
     @property
-    def observation(self) -> Fields:
-        """The card unless it is `far`; the situation."""
-        (questions,) = KuhnPoker.observation
-        return (questions,) if self.far else (CARDS, tuple(f" {text}" for text in questions))
+    def rules(self) -> Fields:
+        return (("Poker.",),)
 
     def prompt(self, state: KuhnState) -> jax.Array:
-        phrase = jnp.zeros((2, 1), jnp.int32)
-        return jnp.concatenate([phrase, state.cards[:, None]], 1) if self.far else phrase
+        return jnp.zeros((2, 1), jnp.int32)
 
     def view(self, state: KuhnState) -> View:
         view = super().view(state)
-        if self.far:
-            return view
         card = jnp.where(view.phrases < 0, -1, state.cards[:, None])
         return view.replace(phrases=jnp.concatenate([card, view.phrases], 1))
 
@@ -73,7 +72,7 @@ def apart(curves: Mapping[str, np.ndarray]) -> np.ndarray:
 
 SELF_PLAY = dataclasses.replace(
     TASKS["kuhn"],
-    game=BriefPoker(),
+    game=NearPoker(),
     pretrained={
         **TASKS["kuhn"].pretrained,
         "lora": Lora(4, 8.0, ("*",)),
@@ -93,7 +92,7 @@ STUDY = Study(
     claim="NashConv falls, and more where the card stands beside the question.",
     arms={
         "self_play": SELF_PLAY,
-        "far": dataclasses.replace(SELF_PLAY, game=BriefPoker(far=True)),
+        "far": dataclasses.replace(SELF_PLAY, game=FarPoker()),
         "untrained": dataclasses.replace(SELF_PLAY, pretrained={**SELF_PLAY.pretrained, **UNTRAINED}),
     },
     method="self_play",

@@ -1,14 +1,14 @@
 """Does SmolLM2-135M learn sums with a verifier on two cores, and do each agent's own statistics help? Dr. MAS.
 
-A solver and a verifier have an adapter each. The solver answers a sum of two numbers from 1 to 9. The verifier calls it
-right or wrong, and a solver that was called wrong answers once more. Both earn a point if the last answer is right, and
-the verifier one more for each true verdict. 65 of the 81 sums are trained.
+A solver and a verifier have an adapter of rank 4 each. The solver answers a sum of two numbers from 1 to 9, and the
+verifier calls the answer right or wrong. Both earn a point if it is right, and the verifier one more for a true
+verdict. 65 of the 81 sums are trained.
 
   agent_wise  one mean and deviation for each agent of a question; a sample is a call
   episode     one mean and deviation for all agents of a question; a sample is an agent in an episode
   untrained   the model as it comes
 
-  score           share of right last answers in 128 new games of the trained sums
+  score           share of right answers in 128 new games of the trained sums
   held-out score  the same in 128 games of the other 16 sums
 
   python -m experiments small_sums --frozen
@@ -42,11 +42,11 @@ TEAM = (("solver", "verifier"),)
 
 
 @dataclasses.dataclass(frozen=True)
-class BriefLoop(SolverVerifier):
-    """Solver and verifier with short texts. The question stands in every message, and an answer is a sentence: SmolLM2
+class SumsWithVerifier(SolverVerifier):
+    """A solver and a verifier, with short texts. The question stands in every message, and an answer is a sentence: SmolLM2
     rarely begins one with a digit."""
 
-    loops: int = 2
+    loops: int = 1
 
     @property
     def rules(self) -> Fields:
@@ -73,24 +73,26 @@ class BriefLoop(SolverVerifier):
 
 def evaluate(parts: Parts) -> Callable[[dict, jax.Array], dict[str, Any]]:
     """measure(weights, key): `score` and `held-out score`, of 128 games each."""
-    other = dataclasses.replace(parts, recipe=dataclasses.replace(parts.recipe, game=BriefLoop(Questions(HELD_OUT))))
+    other = dataclasses.replace(
+        parts, recipe=dataclasses.replace(parts.recipe, game=SumsWithVerifier(Questions(HELD_OUT)))
+    )
     seen, unseen = (small_model.evaluate(each, seats={"score": TEAM}, games=128) for each in (parts, other))
     return lambda weights, key: seen(weights, key) | {"held-out score": unseen(weights, key)["score"]}
 
 
 AGENT_WISE = small_model.task(
-    BriefLoop(Questions(tuple(pair for pair in SUMS if pair not in HELD_OUT))),
+    SumsWithVerifier(Questions(tuple(pair for pair in SUMS if pair not in HELD_OUT))),
     TEAM,
     (7, 2),
     advantage=STATISTICS["agent_wise"],
     lora=Lora(4, 8.0, ("*",)),
     evaluate=evaluate,
     groups=8,
-    group_size=12,
-    distinct=6,
+    group_size=8,
+    distinct=5,
     grad_accumulation=4,
-    updates=20,
-    eval_every=10,
+    updates=16,
+    eval_every=8,
     hparams={"learning_rate": 3e-4, "entropy": 0.01},
 )
 STUDY = Study(
