@@ -81,9 +81,9 @@ SELF_PLAY = dataclasses.replace(
         "group_size": 16,
         "grad_accumulation": 4,
         "distinct": 4,
-        "updates": 40,
+        "updates": 30,
         "eval_every": 10,
-        "hparams": {"learning_rate": 3e-4, "entropy": optax.linear_schedule(0.3, 0.03, 40)},
+        "hparams": {"learning_rate": 3e-4, "entropy": optax.linear_schedule(0.3, 0.03, 30)},
     },
 )
 UNTRAINED = {"updates": 1, "hparams": {"learning_rate": 0.0}}

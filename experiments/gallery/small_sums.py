@@ -43,8 +43,8 @@ TEAM = (("solver", "verifier"),)
 
 @dataclasses.dataclass(frozen=True)
 class SumsWithVerifier(SolverVerifier):
-    """A solver and a verifier, with short texts. The question stands in every message, and an answer is a sentence: SmolLM2
-    rarely begins one with a digit."""
+    """A solver and a verifier, with short texts. The question stands in every message. An answer is a sentence, since
+    SmolLM2 rarely begins one with a digit."""
 
     loops: int = 1
 
