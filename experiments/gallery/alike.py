@@ -23,7 +23,9 @@ from jaxmarl_llm.models import decoder, loading, lora
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.text.tokenizers import HFTokenizer
 
-SITUATIONS = {"opens": (0, 0), "after a check": (1, 1), "after a bet": (1, 2)}  # {name: (seat, node of the game)}
+CHECK, FOLD = ("check", "bet"), ("fold", "call")
+# {name: (seat, node of the game, its two answers)}
+SITUATIONS = {"opens": (0, 0, CHECK), "after a check": (1, 1, CHECK), "after a bet": (1, 2, FOLD)}
 
 
 def text_of(game: KuhnPoker, tokenizer: HFTokenizer, seat: int, node: int, card: int) -> str:
@@ -60,12 +62,12 @@ def gradients(loaded: loading.Loaded, rows: Sequence[Sequence[int]], answers: Se
 
 def cosines(game: KuhnPoker, loaded: loading.Loaded) -> dict[str, np.ndarray]:
     """{situation: cosines [3] between the gradients with J and Q, J and K, Q and K}."""
-    tokenizer, rows, answers = HFTokenizer(loaded.directory, loaded.config.vocab_size), [], []
-    for seat, node in SITUATIONS.values():
-        (words,) = game.grammars[int(node == 2)]
+    tokenizer = HFTokenizer(loaded.directory, loaded.config.vocab_size)
+    rows, answers = list[list[int]](), list[tuple[int, int]]()
+    for seat, node, (first, second) in SITUATIONS.values():
         for card in range(len(RANKS)):
             rows.append(tokenizer.encode_marked(text_of(game, tokenizer, seat, node, card)))
-            answers.append(tuple(tokenizer.encode(word)[0] for _, word in words.options))
+            answers.append((tokenizer.encode(first)[0], tokenizer.encode(second)[0]))
     found = gradients(loaded, rows, answers)
     found /= np.linalg.norm(found, axis=1, keepdims=True)
     alike = found @ found.T

@@ -29,16 +29,38 @@ from experiments.credit_assignment.dr_mas import STATISTICS
 from experiments.gallery import small_model
 from jaxmarl_llm.environments.base import Fields, View
 from jaxmarl_llm.environments.helpers import choice
-from jaxmarl_llm.environments.tasks import Questions
+from jaxmarl_llm.environments.tasks import Tasks
 from jaxmarl_llm.environments.teams.team_tasks import LoopState, SolverVerifier
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.studies.study import Paper, Study
 from jaxmarl_llm.text.grammar import Grammar
 from jaxmarl_llm.training.recipe import Parts
 
-SUMS = tuple((f"What is {a} + {b}?", str(a + b)) for a in range(1, 10) for b in range(1, 10))
-HELD_OUT = tuple(pair for i, pair in enumerate(SUMS) if i % 5 == 2)
+PAIRS = tuple((a, b) for a in range(1, 10) for b in range(1, 10))
+HELD_OUT = tuple(pair for number, pair in enumerate(PAIRS) if number % 5 == 2)
+TRAINED = tuple(pair for pair in PAIRS if pair not in HELD_OUT)
 TEAM = (("solver", "verifier"),)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sums:
+    """Questions "What is a + b?" of these pairs; answers from 2 to 18, whatever the pairs."""
+
+    pairs: tuple[tuple[int, int], ...] = TRAINED
+
+    answers = tuple(str(number) for number in range(2, 19))
+    ask = "Answer a number from 2 to 18."
+
+    @property
+    def fields(self) -> tuple[tuple[str, ...], ...]:
+        return (tuple(f"What is {a} + {b}?" for a, b in self.pairs),)
+
+    @property
+    def size(self) -> int:
+        return len(self.pairs)
+
+    def task(self, number: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return number[None], jnp.asarray([a + b - 2 for a, b in self.pairs], jnp.int32)[number]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +68,7 @@ class SumsWithVerifier(SolverVerifier):
     """A solver and a verifier, with short texts. The question stands in every message. An answer is a sentence, since
     SmolLM2 rarely begins one with a digit."""
 
+    tasks: Tasks = Sums()
     loops: int = 1
 
     @property
@@ -73,15 +96,13 @@ class SumsWithVerifier(SolverVerifier):
 
 def evaluate(parts: Parts) -> Callable[[dict, jax.Array], dict[str, Any]]:
     """measure(weights, key): `score` and `held-out score`, of 128 games each."""
-    other = dataclasses.replace(
-        parts, recipe=dataclasses.replace(parts.recipe, game=SumsWithVerifier(Questions(HELD_OUT)))
-    )
+    other = dataclasses.replace(parts, recipe=dataclasses.replace(parts.recipe, game=SumsWithVerifier(Sums(HELD_OUT))))
     seen, unseen = (small_model.evaluate(each, seats={"score": TEAM}, games=128) for each in (parts, other))
     return lambda weights, key: seen(weights, key) | {"held-out score": unseen(weights, key)["score"]}
 
 
 AGENT_WISE = small_model.task(
-    SumsWithVerifier(Questions(tuple(pair for pair in SUMS if pair not in HELD_OUT))),
+    SumsWithVerifier(),
     TEAM,
     (7, 2),
     advantage=STATISTICS["agent_wise"],
