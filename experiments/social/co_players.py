@@ -13,8 +13,8 @@ advantage actor-critic.
   uniform/...    the five answers are probabilities, uniform in [0, 1]; `identity` tells the likelier answers
   patient/...    discount 0.95 instead of 0.9
   policy/...     with `--arms`: a policy that reads the whole game, against its copy and tabular players
-  paper/...      with `--arms`: two policies of width 128 at the paper's size, for a GPU: 100 rounds, 4,096 games of each
-                 an update, probabilities uniform in [0, 1], discount 0.99; no critic, where the paper has one
+  paper/...      with `--arms`: two policies of width 128 at the paper's size, for a GPU: 100 rounds, 4,096 games of
+                 each an update, probabilities uniform in [0, 1], discount 0.99; no critic, where the paper has one
 
 Metrics:
 
