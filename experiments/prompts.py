@@ -133,7 +133,13 @@ def study_of(options: Options) -> Entry:
         measure=partial(measure, components=game.components),
         evaluate=evaluate,
         eval_every=options.eval_every,
-        pretrained={"groups": 8, "group_size": 4, "updates": 30, "evaluate": evaluate},
+        pretrained={
+            "groups": 8,
+            "group_size": 4,
+            "updates": 30,
+            "evaluate": evaluate,
+            "grad_accumulation": options.grad_accumulation,
+        },
     )
     parts = [f"held_out/{name}" for name in game.components] * (len(rewards) > 1)
     study = Study(
