@@ -51,7 +51,6 @@ from jaxmarl_llm.planning.changes import changes
 from jaxmarl_llm.planning.cost_model import Job
 from jaxmarl_llm.rollout.text_rows import power_of_two
 from jaxmarl_llm.runs.profile import SCOPE
-from jaxmarl_llm.serving.prompt_rollout import PromptRollout
 from jaxmarl_llm.studies import registry
 from jaxmarl_llm.studies.study import Study
 from jaxmarl_llm.text.arguments import read_arguments
@@ -171,7 +170,9 @@ def jobs_of(trainer: Trainer) -> list[Job]:
 def _row_sizes(trainer: Trainer, policy_set: str) -> dict[str, int]:
     """The fields of a job that the rows of a rollout decide. Answers to questions are padded to powers of two."""
     rollout = trainer.rollout
-    if isinstance(rollout, PromptRollout):
+    if trainer.on_host:
+        if not hasattr(rollout, "prompt_width"):
+            raise ValueError("Only questions have a plan among games in plain Python: other rows have no known width.")
         answer = rollout.budget - 1  # the end takes no place of its own
         said = {"max_said": answer, "max_sampled": answer, "slots": power_of_two(answer)}
         once = {"turns": 1, "alternating_seats": 1, "max_heard": 0, "chunk": 1}
