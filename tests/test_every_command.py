@@ -21,12 +21,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 ELSEWHERE = {  # beginnings of commands that no test can run as they stand, and why
     "experiments mars --model Qwen/Qwen3-1.7B": "a model of the hub, on eight accelerators",
+    "experiments small_model --model qwen3-1.7b": "a model of the hub, on an accelerator",
+    "experiments prompts --data gsm8k_train.jsonl": "a model and data that are not here, on an accelerator",
     "experiments freeze mars": "mars is frozen; tests/studies/pages/test_history.py freezes a toy",
     "experiments mars --frozen": "the whole table; tests/studies/pages/test_history.py runs a toy's",
     "experiments publish runs/mars-frozen": "needs that table; tests/studies/pages/test_history.py publishes a toy's",
     "experiments.benchmarks": "minutes to half an hour, and torch",
 }
 TRAINED = "experiments/policies/exploitability-rloo-learner"
+SCRIPT = r"""import re; exec(re.search("(?s)```python.(.*?)```", open("docs/howto/one_gpu.md").read())[1])"""
 NEEDED = {  # what a command reads that an earlier line of its page, in Python or in words, made
     "runs/demo": "python -m experiments demo",
     "runs/other": "python -m experiments mars --arms centred --seeds 1 --updates 1 --out runs/other",
@@ -36,6 +39,8 @@ NEEDED = {  # what a command reads that an earlier line of its page, in Python o
     "runs/league/learner": f"mkdir -p runs/league && cp -r {TRAINED} runs/league/learner",
     "runs/self/learner": f"mkdir -p runs/self && cp -r {TRAINED} runs/self/learner",
     "runs/opponent": "python -m experiments exploitability --arms rloo --seeds 1 --updates 1 --out runs/opponent",
+    "problems.jsonl": f"python -c '{SCRIPT}'",
+    "./tiny-qwen3": f"python -c '{SCRIPT}'",
     "questions.jsonl": "for i in $(seq 50); do "
     r"""printf '{"prompt": "What is %d plus 2?", "answer": %d}\n' $i $((i + 2)); done > questions.jsonl""",
     "rewards:brief": r"printf 'def brief(completions):\n    return [1.0 for text in completions]\n' > rewards.py",

@@ -96,7 +96,10 @@ def test_commands_can_be_given(module, arguments):
         assert make_game(tyro.cli(match.Settings, args=words).game).agents > 1
     elif (module, name) == ("experiments", "plan"):
         settings = tyro.cli(plan.Settings, args=rest)
-        plan.recipe_of(settings, registry.load("experiments", settings.recipe).study).check()
+        if settings.recipe == "prompts":
+            assert settings.data is not None
+        else:
+            plan.recipe_of(settings, plan.study_of("experiments", settings)).check()
     elif module == "experiments" and name in OPTIONS:
         tyro.cli(OPTIONS[name], args=rest)
     elif module == "experiments" and words == ["GiGPO"]:  # a search

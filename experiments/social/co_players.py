@@ -13,6 +13,8 @@ advantage actor-critic.
   uniform/...    the five answers are probabilities, uniform in [0, 1]; `identity` tells the likelier answers
   patient/...    discount 0.95 instead of 0.9
   policy/...     with `--arms`: a policy that reads the whole game, against its copy and tabular players
+  paper/...      with `--arms`: two policies of width 128 at the paper's size, for a GPU: 100 rounds, 4,096 games of
+                 each an update, probabilities uniform in [0, 1], discount 0.99; no critic, where the paper has one
 
 Metrics:
 
@@ -48,7 +50,7 @@ from jaxmarl_llm.tabular import remembering as tables
 from jaxmarl_llm.tabular.remembering import measure, rise
 from jaxmarl_llm.tabular.repeated_games import best_response
 from jaxmarl_llm.training.recipe import Hparams, Recipe
-from jaxmarl_llm.training.records import Advantages, Arranged, Experience
+from jaxmarl_llm.training.records import Advantages, Arranged, Experience, TinySize
 
 PAYOFF = (((1.0, 1.0), (-1.0, 2.0)), ((2.0, -1.0), (0.0, 0.0)))
 KNOWN = ("always_cooperate", "always_defect", "tit_for_tat", "random")
@@ -99,12 +101,15 @@ def by_round(experience: Experience, hparams: Hparams, state: tuple, *, pairs: i
     return Advantages(advantages.whiten(advantage, trained), trained=trained, metrics=metrics)
 
 
-def policy(rounds: int, pairs: int, others: int) -> dict:
-    """Recipe fields of a policy in `pairs` groups with its copy and `others` groups with tabular players."""
+def policy(rounds: int, pairs: int, others: int, names: tuple[str, str] = ("learner", "learner")) -> dict:
+    """Recipe fields of two learners, or of one and its copy, in `pairs` groups with each other and in `others` groups
+    with tabular players, divided evenly."""
     inside = WithOpponent(MatrixGame(PAYOFF, rounds, exchange=False), memory_one())
+    learners = tuple(dict.fromkeys(names))
     return {
         "game": Announced(inside, (*CHARACTER, (" They are a learner, as you are.",))),
-        "seats": (("learner", "learner"),) * pairs + (("learner", "memory_one"),) * others,
+        "seats": (names,) * pairs
+        + tuple((name, "memory_one") for name in learners for _ in range(others // len(learners))),
         "groups": pairs + others,
         "arrange": partial(arrange, pairs=pairs, others=others),
         "advantage": partial(by_round, pairs=pairs),
@@ -125,6 +130,11 @@ COMPUTED |= {f"patient/{name}": {**COMPUTED[name], "gamma": 0.95} for name in ("
 LARGER = {**policy(3, 1, 2), "budget": 2}
 POLICY = Recipe(**policy(ROUNDS, 4, 8), hparams={**BASE, "learning_rate": 3e-3}, budget=1, pretrained=LARGER)
 POLICY = replace(POLICY, choices=CHOICES)
+PAPER = Recipe(
+    **policy(100, 128, 256, ("first", "second")), group_size=16, updates=300, budget=1, grad_accumulation=4,
+    size=TinySize(128), hparams={**BASE, "coins": 0.0, "gamma": 0.99, "entropy": 0.01, "learning_rate": 1e-3},
+    choices=CHOICES,
+)  # fmt: skip
 CHOSEN = (
     "seeds 100 to 103: this setting (fair coins, 20 rounds, discount 0.9, entropy 0.05) was chosen because the "
     "direction showed in it"
@@ -135,7 +145,11 @@ STUDY = Study(
     claim="Learners cooperate more with each other if they also learn from unlike players than if these are named, or "
     "if they learn from each other alone; only those who met such players earn more against them later in a game.",
     arms=side_by_side(learn_policies, COMPUTED, UPDATES, CHOICES),
-    extra={f"policy/{name}": POLICY.with_choice(**options) for name, options in OPTIONS.items()},
+    extra={
+        f"{kind}/{name}": recipe.with_choice(**options)
+        for kind, recipe in {"policy": POLICY, "paper": PAPER}.items()
+        for name, options in OPTIONS.items()
+    },
     method="mixed",
     metrics=("cooperation", "first third", "last third", "points", "rise", "distance"),
     predictions=(

@@ -58,6 +58,7 @@ class Job:
     logits: int = dataclasses.field(default_factory=logits_at_once)  # numbers at a time, on all devices together
     moments: float = 2.0  # bytes of the optimiser's state per byte of trainable weights; 2 for Adam
     scorings: int = 0  # forward passes over the batch beside the update: by a reference, by a critic
+    at_once: int = 0  # rows that a rollout on the host computes at a time, each with its prompt; 0: all, under jit
     remat: Remat = "none"
     mesh: Mapping[str, int] = dataclasses.field(default_factory=lambda: dict.fromkeys(sharding.AXES, 1))
 
@@ -124,6 +125,8 @@ def held_bytes(job: Job) -> dict[str, float]:
 
 def rollout(job: Job) -> dict[str, float]:
     """{part: bytes} of a rollout beside `held_bytes`."""
+    if job.at_once:
+        job = dataclasses.replace(job, prompts=job.at_once, group_size=1)
     config, rows, fsdp, split = job.config, job.rows / job.batch_parts, job.mesh["fsdp"], job.mesh["tensor"]
     width, weights = jnp.dtype(config.dtypes.compute).itemsize, job.bytes_of({"layers": job.base["layers"]})
     token = 2 * _layers(job, ATTENTION) * heads(job) * config.head_dim * jnp.dtype(config.dtypes.cache).itemsize
@@ -266,7 +269,9 @@ def bytes_moved(job: Job) -> dict[str, float]:
     head = job.bytes_of({name: leaf for name, leaf in job.base.items() if name in ("embed_tokens", "lm_head")})
     head /= 1 if config.tie_word_embeddings else 2
     heard = -(-(job.max_heard + job.max_said) // job.chunk)
-    chunks = job.turns * (job.max_sampled + heard - 1)  # prompts, messages, decoded tokens
+    chunks: float = job.turns * (job.max_sampled + heard - 1)  # prompts, messages, decoded tokens
+    if job.at_once:  # each prompt is read by itself, once for its group
+        chunks = job.max_sampled * -(-job.rows // job.at_once) + job.prompts
     cache = rollout(job)["cache"] / (1 + (job.alternating_seats > 1) / job.alternating_seats) / job.alternating_seats
     playing = (chunks + 2) * layers + chunks * (head + cache)
     whole = _whole(job).bytes_of(job.base)
@@ -312,6 +317,8 @@ def step(job: Job, parts: int) -> int:
 
 def _early(job: Job) -> float:
     """Bytes that XLA may allocate before the rollout: the gathered vocabulary, zeros for kept activations."""
+    if job.at_once:  # the update is a program of its own
+        return _vocabulary(job)
     return _vocabulary(job) + (update(job)["kept activations"] if job.epochs * job.parts == 1 else 0)
 
 

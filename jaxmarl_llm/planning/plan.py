@@ -3,6 +3,7 @@
 python -m PACKAGE plan mars --model qwen3-8b --mesh data=8,fsdp=8
 python -m PACKAGE plan mars --model smollm2 --device cpu
 python -m PACKAGE plan dr_mas --model qwen3-4b --mesh fsdp=8 --device a100 --rank 0 --no-compile
+python -m PACKAGE plan prompts --data questions.jsonl --budget 256 --model qwen3-1.7b
 
 Nothing is allocated. The whole step is compiled on simulated CPU devices with abstract arrays, in a minute or two for
 36 layers. Its figures stand beside the arithmetic of `cost_model`. XLA's compiler for CPUs keeps bfloat16 weights a
@@ -18,9 +19,11 @@ join several, or scatter gradients instead of summing them everywhere, for half 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import jax
@@ -46,6 +49,7 @@ from jaxmarl_llm.planning.accelerators import (
 )
 from jaxmarl_llm.planning.changes import changes
 from jaxmarl_llm.planning.cost_model import Job
+from jaxmarl_llm.rollout.text_rows import power_of_two
 from jaxmarl_llm.runs.profile import SCOPE
 from jaxmarl_llm.studies import registry
 from jaxmarl_llm.studies.study import Study
@@ -86,7 +90,15 @@ class Settings:
     dtype: Annotated[Literal["float32", "bfloat16"] | None, tyro.conf.arg(help_behavior_hint="")] = None
     """The default is float32 on a cpu, else bfloat16."""
     compile: bool = True
-    """False: arithmetic alone, which takes seconds. Tiny policies have no other plan."""
+    """False: arithmetic alone, which takes seconds. Tiny policies and questions have no other plan."""
+    data: Path | None = None
+    """The questions of `plan prompts`, a file as the command `prompts` reads it."""
+    system: str = ""
+    """The system message of questions without one."""
+    budget: int = 0
+    """The most tokens of an answer to a question; 0: the number of the command `prompts`."""
+    slots: int = 0
+    """Answers to questions that are computed at a time; 0: the number of the command `prompts`."""
 
     @property
     def is_tiny(self) -> bool:
@@ -138,15 +150,10 @@ def jobs_of(trainer: Trainer) -> list[Job]:
             Job(
                 policy_set.config,
                 policy_set.loras,
-                **{
-                    name: getattr(layout, name)
-                    for name in ("prompt_width", "group_size", "max_heard", "max_said", "max_sampled", "chunk")
-                },
+                **_row_sizes(trainer, name),
                 prompts=len(layout.assignments),
+                group_size=layout.group_size,
                 forced=layout.tables.forced.shape[1],
-                slots=layout.slots,
-                turns=recipe.game.turns,
-                alternating_seats=layout.alternating_seats,
                 max_sampled_tokens=trainer.rollout.max_sampled_tokens(name),
                 epochs=recipe.epochs,
                 parts=recipe.minibatches * recipe.grad_accumulation,
@@ -158,6 +165,22 @@ def jobs_of(trainer: Trainer) -> list[Job]:
             )
         )
     return jobs
+
+
+def _row_sizes(trainer: Trainer, policy_set: str) -> dict[str, int]:
+    """The fields of a job that the rows of a rollout decide. Answers to questions are padded to powers of two."""
+    rollout = trainer.rollout
+    if trainer.on_host:
+        if not hasattr(rollout, "prompt_width"):
+            raise ValueError("Only questions have a plan among games in plain Python: other rows have no known width.")
+        answer = rollout.budget - 1  # the end takes no place of its own
+        said = {"max_said": answer, "max_sampled": answer, "slots": power_of_two(answer)}
+        once = {"turns": 1, "alternating_seats": 1, "max_heard": 0, "chunk": 1}
+        at_once = power_of_two(rollout.game.slots, 1)
+        return {"prompt_width": rollout.prompt_width(policy_set), "at_once": at_once, **said, **once}
+    sizes = "prompt_width", "max_heard", "max_said", "max_sampled", "chunk", "slots", "alternating_seats"
+    layout = rollout.layouts[policy_set]
+    return {"turns": trainer.recipe.game.turns, **{name: getattr(layout, name) for name in sizes}}
 
 
 def _moments(trainer: Trainer, policies: Sequence[str]) -> float:
@@ -220,7 +243,7 @@ def _plan(settings: Settings, study: Study, console: Console) -> None:
     if settings.model in KNOWN:
         console.print("Its tokenizer is not here: text lengths are measured with SmolLM2's tokenizer.")
     measured = works = None
-    if settings.compile and not settings.is_tiny:
+    if settings.compile and not settings.is_tiny and not trainer.on_host:
         with console.status("Compiling"):
             program = compile_step(trainer)
         measured, works = bytes_of(program, full, recipe.reference), count_step(program, full)
@@ -302,6 +325,22 @@ def _show_step(
     console.print(table)
 
 
+def study_of(package: str, settings: Settings) -> Study:
+    """The study of a package to plan. The study `prompts` is that of its command `prompts`, with the questions of
+    `data`. Raises ValueError for an unknown study, and for questions without a file or without `prompts`."""
+    if settings.recipe != "prompts":
+        for name in ("data", "system", "budget", "slots"):
+            if getattr(settings, name):
+                raise ValueError(f"--{name} is of `plan prompts`, and {settings.recipe} is a study.")
+        return registry.load(package, settings.recipe).study
+    if settings.data is None:
+        raise ValueError("plan prompts takes --data FILE, the questions.")
+    module = importlib.import_module(f"{package}.prompts")
+    given = {name: getattr(settings, name) for name in ("budget", "slots") if getattr(settings, name)}
+    # the reward costs nothing that is planned; a pattern reads no field of the questions
+    return module.study_of(module.Options(settings.data, ("regex:.",), system=settings.system, **given)).study
+
+
 def command(package: str, arguments: Sequence[str]) -> None:
     """The command `plan` of a package of studies. It simulates the devices first."""
     with lasting():
@@ -310,7 +349,7 @@ def command(package: str, arguments: Sequence[str]) -> None:
             settings = read_arguments(Settings, prog, str(__doc__), arguments)
             surroundings.settle()
             sharding.simulate(math.prod(sharding.counts(settings.mesh).values()))
-            plan(settings, registry.load(package, settings.recipe).study, Console())
+            plan(settings, study_of(package, settings), Console())
         except (ValueError, OSError) as error:
             print(f"error: {error}", file=sys.stderr)
             raise SystemExit(2) from None

@@ -18,7 +18,7 @@ from jaxmarl_llm.models import decoder
 from jaxmarl_llm.rollout.names import name_text
 from jaxmarl_llm.rollout.policy import sampling_of
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
-from jaxmarl_llm.rollout.text_rows import TextRowLayout, pad
+from jaxmarl_llm.rollout.text_rows import TextRowLayout, pad, power_of_two
 from jaxmarl_llm.rollout.trajectory import Episodes, Rows, Trajectory
 from jaxmarl_llm.serving.dialogues import Dialogues, Message, text_of
 from jaxmarl_llm.serving.engine import Answer, Call
@@ -89,6 +89,10 @@ class PromptRollout(HostRollout):
             for part, values in parts.items():
                 metrics[f"held_out/{part}" + f"/{label}" * several] = _mean_of_rows(values)
         return metrics
+
+    def prompt_width(self, policy_set: str) -> int:
+        """The width of a batch with the longest training question, in tokens of a policy set."""
+        return power_of_two(max(len(tokens) for tokens, _ in self._prompts[policy_set][: len(self.game.training)]))
 
     def check_held_out(self) -> None:
         """Raises ValueError if no question is held out."""

@@ -69,6 +69,8 @@ def test_the_study_holds_out_questions_and_evaluates_models_too(data):
     further.write_text('{"prompt": "ee", "answer": "e"}')
     held = study_of(Options(data, ("exact",), held_out=str(further))).study
     assert len(held.recipes[prompts.ARM].game.testing) == 1 and held.metrics == ("return", "held_out/return")
+    large = study_of(Options(data, ("exact",), slots=64, grad_accumulation=4)).study.recipes[prompts.ARM]
+    assert large.game.slots == 64 and large.grad_accumulation == for_pretrained(large).grad_accumulation == 4
     none = study_of(Options(data, ("exact",), held_out="0")).study
     assert none.recipes[prompts.ARM].evaluate is None and none.metrics == ("return",)
     with pytest.raises(ValueError, match="Two rewards have one name: write NAME="):

@@ -26,7 +26,6 @@ from jaxmarl_llm.planning import accelerators, cost_model, plan
 from jaxmarl_llm.planning.plan import Settings
 from jaxmarl_llm.rl import losses
 from jaxmarl_llm.rl.masked import Mean
-from jaxmarl_llm.studies import registry
 from jaxmarl_llm.studies.study import Study
 from jaxmarl_llm.text.tokenizers import byte_alphabet
 from jaxmarl_llm.training import past, step
@@ -80,7 +79,7 @@ REFERENCE = {"reference": True, "loss": anchored}
 
 
 def study_of(settings: Settings) -> Study:
-    return registry.load("experiments", settings.recipe).study
+    return plan.study_of("experiments", settings)
 
 
 def planned(settings: Settings, **changes):
@@ -171,6 +170,9 @@ def test_playing_alone_agrees_with_its_program(tmp_path, recipe):
         ({"model": "qwen9"}, "Unknown model 'qwen9'"),
         ({"width": 64}, "--width and --layers are of tiny policies"),
         ({"model": "tiny", "width": 30}, "A tiny policy has a width of 8 to 1024"),
+        ({"recipe": "prompts"}, "plan prompts takes --data FILE"),
+        ({"recipe": "prompts", "data": Path("nowhere.jsonl")}, "There is no file nowhere.jsonl."),
+        ({"budget": 8}, "--budget is of `plan prompts`, and mars is a study."),
     ],
 )
 def test_what_cannot_be_planned_is_said_before_anything_compiles(tmp_path, change, message):
@@ -187,6 +189,32 @@ def test_the_plan_of_tiny_policies_knows_their_size():
     assert "4 groups of 8" in text.getvalue() and "Expected: " in text.getvalue()  # the study's own size
     (job,) = planned(settings)[1]
     assert (job.config.hidden_size, job.config.num_hidden_layers, len(job.loras)) == (64, 3, 0)
+
+
+def questions(home: Path, **options) -> Settings:
+    """The settings of a plan of questions, with a model of bytes."""
+    lines = [json.dumps({"prompt": "What is left of " + "nothing, " * number + "now?"}) for number in range(9)]
+    (home / "questions.jsonl").write_text("\n".join(lines))
+    given = {"data": home / "questions.jsonl", "device": "h100", "budget": 100} | options
+    return Settings("prompts", directory(home, SMALL), **given)
+
+
+def test_the_plan_of_questions_computes_sixteen_rows_at_a_time_and_updates_with_all(tmp_path):
+    """Answers come from an engine with slots, which reads all weights for a token of each, and a prompt by itself."""
+    text, jobs = io.StringIO(), [planned(questions(tmp_path, groups=groups))[1][0] for groups in (8, 16)]
+    plan.plan(questions(tmp_path), study_of(questions(tmp_path)), Console(file=text, width=200))
+    assert "8 groups of 4, 32 rows of at most 256 tokens" in text.getvalue() and "Expected: " in text.getvalue()
+    for job in jobs:
+        assert (job.max_sampled, job.slots, job.prompt_width) == (100, 128, 128)
+        token = 2 * 4 * 2 * 32 * 4  # keys and values of 4 layers, 2 heads of 32 numbers, in float32
+        assert cost_model.rollout(job)["cache"] == 16 * (job.slots + job.chunk + job.prompt_width) * token
+    (wide,) = planned(questions(tmp_path, groups=16, slots=64))[1]
+    assert cost_model.rollout(wide)["cache"] == 4 * cost_model.rollout(jobs[1])["cache"]
+    assert cost_model.bytes_moved(wide)["rollout"] < cost_model.bytes_moved(jobs[1])["rollout"]
+    twice = [[f(job) for job in jobs] for f in (cost_model.bytes_moved, cost_model.operations)]
+    for once, double in twice:
+        assert double["rollout"] == pytest.approx(2 * once["rollout"], rel=0.01)
+        assert double["update"] > 1.5 * once["update"]
 
 
 def test_the_plan_of_a_device_too_small_says_what_would_fit(tmp_path, monkeypatch):

@@ -96,6 +96,14 @@ def test_a_group_reads_its_prompt_once(rollout):
     assert int(rows.prompts.length.sum()) <= read <= int(rows.prompts.length.sum()) + 2 * SIZE
 
 
+def test_the_width_of_prompts_is_that_of_the_longest_question_that_is_trained(played):
+    width = lambda **more: rollout_of(Prompts([*RECORDS, {"prompt": "x" * 300, "answer": 9}], bytes_of, **more))
+    assert width().prompt_width("toy") == 512
+    held_out = width(held_out=[{"prompt": "y" * 600, "answer": 9}])
+    assert held_out.prompt_width("toy") == 512
+    assert rollout_of().prompt_width("toy") == played.rows["toy"].prompts.tokens.shape[1] == 32
+
+
 @pytest.mark.long
 def test_a_batch_has_the_same_bits_after_any_other(rollout, played):
     long = [*RECORDS[:-1], {"prompt": "x" * 300, "answer": 9}]
