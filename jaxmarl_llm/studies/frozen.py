@@ -156,3 +156,8 @@ def command(package: str, arguments: Sequence[str], console: Console) -> None:
     """The command `freeze`."""
     prog = f"python -m {package} freeze"
     freeze(package, read_arguments(Options, prog, str(__doc__), arguments), console)
+
+
+def without_table(home: Path) -> list[Path]:
+    """The freezes of a package whose first table is not published yet."""
+    return sorted(file for file in home.glob(f"results/*/{FILE}") if not file.with_name("results.json").exists())

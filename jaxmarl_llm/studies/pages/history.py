@@ -93,7 +93,8 @@ def _faults(folder: Path, versions: Versions, repository: Repository) -> Iterato
     yield from _history_faults(folder, versions[FILE])
     if not kept:
         return
-    if not all((folder / file).exists() for file in (frozen.FILE, "results.json")):
+    waits = not any(text for _, text in versions["results.json"]) and not (folder / "results.json").exists()
+    if not (folder / frozen.FILE).exists() or not (waits or (folder / "results.json").exists()):
         yield f"{frozen.FILE} or results.json is gone"
         return
     entries = read(folder)
@@ -104,6 +105,8 @@ def _faults(folder: Path, versions: Versions, repository: Repository) -> Iterato
         if repository.ask("rev-parse", f"{commit}^") != freeze["parent"]:
             yield f"the parent of the freeze {commit[:10]} is not the one that it states"
         yield from _digest_faults(freeze, folder)
+    if waits:
+        return
     results, freeze = load(folder / "results.json"), kept[-1][1]
     table = results.get("frozen", {})  # it may be of the freeze before the latest one, which then waits for its table
     known = {freeze["digest"], table.get("digest"), *(entry["digest"] for entry in entries)}

@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from jaxmarl_llm.studies import catalogue
+from jaxmarl_llm.studies import catalogue, frozen
 from jaxmarl_llm.studies.pages.about import read_about
 from jaxmarl_llm.studies.pages.again import changes, held_again
 from jaxmarl_llm.studies.pages.format import count, duration, markdown
@@ -123,6 +123,8 @@ def index(files: Iterable[Path], beside: Path, package: str) -> str:
     rooms = {name: module.split(".")[1] for name, module in catalogue.find(package).items()}
     room = lambda item: "pretrained models" if not item[1]["predictions"] else rooms.get(item[1]["study"], "studies")
     parts = [INTRODUCTION.format(package=package), count_predictions(read)]
+    if waits := [f"`{file.parent.name}`" for file in frozen.without_table(beside)]:
+        parts.append(f"Frozen, with a table that is not published yet: {', '.join(waits)}.")
     for title, runs in groupby(sorted(read.items(), key=room), key=room):
         rows: list[Sequence[Any]] = [("question", "study", "paper", "found", "setting", "status")]
         rows += [_row(file, results, beside) for file, results in runs]

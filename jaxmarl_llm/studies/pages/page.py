@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from jaxmarl_llm.evaluation.statistics import interquartile_interval, probability_of_improvement
-from jaxmarl_llm.studies import frozen
+from jaxmarl_llm.studies import frozen, registry
 from jaxmarl_llm.studies.pages import history, report
 from jaxmarl_llm.studies.pages.about import read_about
 from jaxmarl_llm.studies.pages.format import count, duration, interval, markdown
@@ -146,6 +146,21 @@ def read_freeze(folder: Path) -> dict[str, Any]:
     """A study's latest freeze, the content of frozen.json in its folder of results; {} without the file."""
     file = folder / frozen.FILE
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def waiting_page(package: str, file: Path) -> str:
+    """The page of a study that was frozen, and has no table yet; `file` is its frozen.json."""
+    kept, study = read_freeze(file.parent), registry.load(package, file.parent.name).study
+    rows = [("prediction", "whose"), *((str(x), f"{x.source}: {x.where}") for x in study.predictions)]
+    parts = (
+        f"# {file.parent.name}",
+        f"*{study.question}*",
+        f"**Frozen** on {kept['date']}; the table on seeds {kept['seeds'][0]} to {kept['seeds'][-1]} is not published yet.",
+        f"Claim: {study.claim}",
+        markdown(rows),
+        f"Before the freeze: {kept['tried'].rstrip('.')}.",
+    )
+    return "\n\n".join(parts) + "\n"
 
 
 def tried_before(results: Mapping[str, Any], folder: Path) -> str:

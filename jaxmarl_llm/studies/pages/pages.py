@@ -13,11 +13,11 @@ from typing import Any
 
 from rich.console import Console
 
-from jaxmarl_llm.studies import catalogue
+from jaxmarl_llm.studies import catalogue, frozen
 from jaxmarl_llm.studies.pages import figures, history
 from jaxmarl_llm.studies.pages.about import read_lines
 from jaxmarl_llm.studies.pages.index import collection, index
-from jaxmarl_llm.studies.pages.page import page
+from jaxmarl_llm.studies.pages.page import page, waiting_page
 from jaxmarl_llm.studies.pages.results import (
     load,
     write_atomically,
@@ -64,6 +64,7 @@ def texts_of(package: str, home: Path) -> dict[Path, str]:
     if not files:
         raise ValueError(f"There is no {home}/results/*/results.json: run `python -m {package} NAME` first.")
     texts = {file.with_name("README.md"): page(file) for file in files}
+    texts |= {file.with_name("README.md"): waiting_page(package, file) for file in frozen.without_table(home)}
     texts[home / "README.md"] = index(files, home, package)
     studies: dict[Path, list[Path]] = {}
     for file in files:
