@@ -105,9 +105,7 @@ def _faults(folder: Path, versions: Versions, repository: Repository) -> Iterato
         if repository.ask("rev-parse", f"{commit}^") != freeze["parent"]:
             yield f"the parent of the freeze {commit[:10]} is not the one that it states"
         yield from _digest_faults(freeze, folder)
-    if waits:
-        return
-    results, freeze = load(folder / "results.json"), kept[-1][1]
+    freeze, results = kept[-1][1], {} if waits else load(folder / "results.json")
     table = results.get("frozen", {})  # it may be of the freeze before the latest one, which then waits for its table
     known = {freeze["digest"], table.get("digest"), *(entry["digest"] for entry in entries)}
     for old, past in kept:
@@ -119,7 +117,8 @@ def _faults(folder: Path, versions: Versions, repository: Repository) -> Iterato
     if table:
         its = [(commit, freeze) for commit, freeze in kept if table == {"commit": commit, "digest": freeze["digest"]}]
         yield from _run_faults(results, *its[0], repository) if its else ["the table is of no freeze"]
-    yield from _published_faults(results, versions["results.json"], entries)
+    if not waits:
+        yield from _published_faults(results, versions["results.json"], entries)
 
 
 def _digest_faults(freeze: Mapping[str, Any], folder: Path) -> Iterator[str]:

@@ -151,11 +151,12 @@ def read_freeze(folder: Path) -> dict[str, Any]:
 def waiting_page(package: str, file: Path) -> str:
     """The page of a study that was frozen, and has no table yet; `file` is its frozen.json."""
     kept, study = read_freeze(file.parent), registry.load(package, file.parent.name).study
+    first, *_, last = kept["seeds"]
     rows = [("prediction", "whose"), *((str(x), f"{x.source}: {x.where}") for x in study.predictions)]
     parts = (
         f"# {file.parent.name}",
         f"*{study.question}*",
-        f"**Frozen** on {kept['date']}; the table on seeds {kept['seeds'][0]} to {kept['seeds'][-1]} is not published yet.",
+        f"**Frozen** on {kept['date']}; the table on seeds {first} to {last} is not published yet.",
         f"Claim: {study.claim}",
         markdown(rows),
         f"Before the freeze: {kept['tried'].rstrip('.')}.",

@@ -13,6 +13,7 @@ import pytest
 
 from jaxmarl_llm.studies import commands, frozen
 from jaxmarl_llm.studies.pages import history
+from jaxmarl_llm.studies.pages.page import waiting_page
 
 STUDY = """
 import jax.numpy as jnp
@@ -358,7 +359,16 @@ def test_a_second_freeze_without_a_table_of_the_first_is_found(toy, command):
     (toy / "notes.md").write_text("x")
     commit(toy.parent, "another parent, other seeds")
     freeze(toy, command)
-    assert any("is gone" in fault for fault in history.faults(PACKAGE, toy))
+    assert any("is neither the latest one nor in" in fault for fault in history.faults(PACKAGE, toy))
+
+
+def test_a_frozen_study_without_a_table_has_a_page_that_says_so(toy, command):
+    freeze(toy, command)
+    assert history.faults(PACKAGE, toy) == []
+    text = waiting_page(PACKAGE, toy / "results/levels/frozen.json")
+    assert "**Frozen** on " in text and "is not published yet" in text and "x: more above less" in text
+    edit(toy / "results/levels/frozen.json", lambda x: x.update(tried="nothing"))
+    assert history.faults(PACKAGE, toy) != []
 
 
 def test_a_freeze_may_wait_for_its_table_and_a_third_one_may_not_skip_it(published, command):
