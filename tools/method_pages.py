@@ -155,6 +155,9 @@ def study_page(name: str, files: list[Path]) -> str:
         ("file", f"`{path}`"),
     ]
     parts = [f"# {name}"]
+    waits = catalogue.home(STUDIES) / "results" / name / "README.md"  # a frozen study without a table
+    if not files and waits.exists():
+        parts.append(waits.read_text(encoding="utf-8").split("\n\n", 2)[2].rstrip())
     for file in files:
         text, run = file.with_name("README.md").read_text(encoding="utf-8"), file.parent.name
         notes = file.with_name("notes.md")
