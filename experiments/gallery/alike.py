@@ -1,7 +1,7 @@
-"""How alike a model finds the situations of a game before it learns: cosines of policy gradients.
+"""Cosines of policy gradients: a model's view of how alike the situations of a game are, before it learns.
 
 A context is what a seat has read before it answers. Its gradient is that of the log-odds of two answers, with respect
-to a new adapter. A step on one context moves another as far as their gradients' inner product. Where a card changes the
+to a new adapter. A step on one context moves another as far as their gradients' inner product. If a card changes the
 gradient little, learning first moves the answers of all cards alike.
 
   python -m experiments.gallery.alike    # Kuhn poker with SmolLM2, three texts; 2 minutes on two CPU cores
@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.gallery.small_poker import FarPoker, NearPoker
+from experiments.gallery.small_poker import FAR, NEAR
 from jaxmarl_llm.environments.classic.card_games import RANKS, KuhnPoker, KuhnState
 from jaxmarl_llm.models import decoder, loading, lora
 from jaxmarl_llm.models.lora import Lora
@@ -29,7 +29,7 @@ SITUATIONS = {"opens": (0, 0, CHECK), "after a check": (1, 1, CHECK), "after a b
 
 
 def text_of(game: KuhnPoker, tokenizer: HFTokenizer, seat: int, node: int, card: int) -> str:
-    """What a seat has read when it answers for the first time."""
+    """All that a seat has read when it answers for the first time."""
     cards = jnp.full(2, card, jnp.int32).at[1 - seat].set((card + 1) % 3)
     state = KuhnState(cards, jnp.int32(node))
     read = lambda fields, phrases: "".join(f[p] for f, p in zip(fields, np.asarray(phrases), strict=True) if p >= 0)
@@ -52,12 +52,12 @@ def gradients(loaded: loading.Loaded, rows: Sequence[Sequence[int]], answers: Se
 
     gradient = jax.jit(jax.grad(log_odds))
     b = {name: new[name]["b"] for name in new}
-    found = []
+    result = []
     for row, answer in zip(rows, answers, strict=True):
         padded = jnp.asarray([*row, *[0] * (width - len(row))], jnp.int32)
         leaves = jax.tree.leaves(gradient(b, padded, jnp.int32(len(row) - 1), jnp.asarray(answer, jnp.int32)))
-        found.append(np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in leaves]))
-    return np.stack(found)
+        result.append(np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in leaves]))
+    return np.stack(result)
 
 
 def cosines(game: KuhnPoker, loaded: loading.Loaded) -> dict[str, np.ndarray]:
@@ -68,9 +68,9 @@ def cosines(game: KuhnPoker, loaded: loading.Loaded) -> dict[str, np.ndarray]:
         for card in range(len(RANKS)):
             rows.append(tokenizer.encode_marked(text_of(game, tokenizer, seat, node, card)))
             answers.append((tokenizer.encode(first)[0], tokenizer.encode(second)[0]))
-    found = gradients(loaded, rows, answers)
-    found /= np.linalg.norm(found, axis=1, keepdims=True)
-    alike = found @ found.T
+    vectors = gradients(loaded, rows, answers)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    alike = vectors @ vectors.T
     return {
         name: np.array([alike[3 * i, 3 * i + 1], alike[3 * i, 3 * i + 2], alike[3 * i + 1, 3 * i + 2]])
         for i, name in enumerate(SITUATIONS)
@@ -79,6 +79,6 @@ def cosines(game: KuhnPoker, loaded: loading.Loaded) -> dict[str, np.ndarray]:
 
 if __name__ == "__main__":
     model = loading.load("smollm2")
-    for title, game in (("near", NearPoker()), ("far", FarPoker()), ("kuhn_poker", KuhnPoker())):
+    for title, game in (("near", NEAR), ("far", FAR), ("kuhn_poker", KuhnPoker())):
         for situation, (jq, jk, qk) in cosines(game, model).items():
             print(f"{title:10}  {situation:13}  J and Q {jq:.3f}  J and K {jk:.3f}  Q and K {qk:.3f}", flush=True)

@@ -64,6 +64,9 @@ class NearPoker(KuhnPoker):
         return view.replace(phrases=jnp.concatenate([card, view.phrases], 1))
 
 
+NEAR, FAR = NearPoker(), FarPoker()
+
+
 def apart(curves: Mapping[str, np.ndarray]) -> np.ndarray:
     """The probability [seeds] of opening with a bet, at the end, with the highest card less that with the lowest."""
     low, high = (curves[f"first_action/{place}"][:, -1] for place in OPENINGS)
@@ -72,7 +75,7 @@ def apart(curves: Mapping[str, np.ndarray]) -> np.ndarray:
 
 SELF_PLAY = dataclasses.replace(
     TASKS["kuhn"],
-    game=NearPoker(),
+    game=NEAR,
     pretrained={
         **TASKS["kuhn"].pretrained,
         "lora": Lora(4, 8.0, ("*",)),
@@ -92,7 +95,7 @@ STUDY = Study(
     claim="NashConv falls, and more where the card stands beside the question.",
     arms={
         "self_play": SELF_PLAY,
-        "far": dataclasses.replace(SELF_PLAY, game=FarPoker()),
+        "far": dataclasses.replace(SELF_PLAY, game=FAR),
         "untrained": dataclasses.replace(SELF_PLAY, pretrained={**SELF_PLAY.pretrained, **UNTRAINED}),
     },
     method="self_play",

@@ -21,14 +21,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
 from experiments.credit_assignment.dr_mas import STATISTICS
-from experiments.gallery import small_model
-from experiments.gallery.sums import HELD_OUT, Sums, SumsWithVerifier
+from experiments.gallery.small_model import TASKS
+from experiments.gallery.sums import OTHER_SUMS, SUMS
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Parts
@@ -37,27 +38,34 @@ TEAM = (("solver", "verifier"),)
 SCORE, UNSEEN, LARGEST = "score", "held-out score", "largest gradient"
 
 
+ARITHMETIC = TASKS["arithmetic"]
+PLAY = partial(ARITHMETIC.pretrained["evaluate"], seats={SCORE: TEAM}, games=128)
+
+
 def evaluate(parts: Parts) -> Callable[[dict, jax.Array], dict[str, Any]]:
     """measure(weights, key): `score` and `held-out score`, of 128 games each."""
-    other = dataclasses.replace(parts, recipe=dataclasses.replace(parts.recipe, game=SumsWithVerifier(Sums(HELD_OUT))))
-    seen, unseen = (small_model.evaluate(each, seats={SCORE: TEAM}, games=128) for each in (parts, other))
+    others = dataclasses.replace(parts, recipe=dataclasses.replace(parts.recipe, game=OTHER_SUMS))
+    seen, unseen = PLAY(parts), PLAY(others)
     return lambda weights, key: seen(weights, key) | {UNSEEN: unseen(weights, key)[SCORE]}
 
 
-AGENT_WISE = small_model.task(
-    SumsWithVerifier(),
-    TEAM,
-    (7, 2),
+AGENT_WISE = dataclasses.replace(
+    ARITHMETIC,
+    game=SUMS,
+    seats=TEAM,
     advantage=STATISTICS["agent_wise"],
-    lora=Lora(4, 8.0, ("*",)),
-    evaluate=evaluate,
-    groups=8,
-    group_size=8,
-    distinct=5,
-    grad_accumulation=4,
-    updates=12,
-    eval_every=6,
-    hparams={"learning_rate": 3e-4, "entropy": 0.01},
+    pretrained={
+        "budget": (7, 2),
+        "lora": Lora(4, 8.0, ("*",)),
+        "evaluate": evaluate,
+        "groups": 8,
+        "group_size": 8,
+        "distinct": 5,
+        "grad_accumulation": 4,
+        "updates": 12,
+        "eval_every": 6,
+        "hparams": {"learning_rate": 3e-4, "entropy": 0.01},
+    },
 )
 UNTRAINED = {"updates": 1, "hparams": {"learning_rate": 0.0}}
 

@@ -68,3 +68,6 @@ class SumsWithVerifier(SolverVerifier):
         view = super().view(state)
         question = jnp.where(view.phrases < 0, -1, self.tasks.task(state.task)[0])
         return view.replace(phrases=jnp.concatenate([question, view.phrases], 1))
+
+
+SUMS, OTHER_SUMS = SumsWithVerifier(), SumsWithVerifier(Sums(HELD_OUT))

@@ -32,15 +32,15 @@ def first_equal(rows: Rows, sampled: SampledTokens) -> jax.Array:
     return equal.argmax(2).astype(jnp.int32)
 
 
-def keep_distinct(rows: Rows, sampled: SampledTokens, most: int) -> tuple[Rows, SampledTokens, jax.Array]:
-    """(the first K = `most` distinct rows of each prompt, their sampled tokens, int32 [R]: which of them each row
-    equals). Of a prompt with more than K distinct rows some equal none of those kept (`first_equal` tells)."""
+def keep_distinct(rows: Rows, sampled: SampledTokens, limit: int) -> tuple[Rows, SampledTokens, jax.Array]:
+    """(the first K = `limit` distinct rows of each prompt, their sampled tokens, int32 [R]: which of them each row
+    equals). If a prompt has more than K distinct rows, some rows equal none of those kept: `first_equal` tells."""
     first = first_equal(rows, sampled)
     prompts, members = first.shape
     new = first == jnp.arange(members)[None]
-    kept = jnp.argsort(~new, axis=1, stable=True)[:, :most]
-    place = jnp.take_along_axis(new.cumsum(1) - 1, first, axis=1).clip(max=most - 1)
+    kept = jnp.argsort(~new, axis=1, stable=True)[:, :limit]
+    place = jnp.take_along_axis(new.cumsum(1) - 1, first, axis=1).clip(max=limit - 1)
     of_prompt = jnp.arange(prompts)[:, None]
     take = lambda x: x[(of_prompt * members + kept).ravel()]
     fields = {name: take(x) for name, x in vars(rows).items() if name != "prompts"}
-    return rows.replace(**fields), jax.tree.map(take, sampled), (of_prompt * most + place).ravel()
+    return rows.replace(**fields), jax.tree.map(take, sampled), (of_prompt * limit + place).ravel()

@@ -1,26 +1,32 @@
 """Log-probabilities and values that policies give to rows of played games.
 
+A micro-batch of rows may be computed in several forms: at one of several widths, or its distinct rows alone.
+
 Shapes: of one policy set R rows, M sampled tokens a row.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
 from jaxmarl_llm.devices import scopes
 from jaxmarl_llm.devices.lanes import most_of_lanes
 from jaxmarl_llm.models import decoder, lora
-from jaxmarl_llm.rl.losses import Scores
+from jaxmarl_llm.rl.losses import Batch, Scores
 from jaxmarl_llm.rollout import utterances
+from jaxmarl_llm.rollout.equal_rows import first_equal, keep_distinct
 from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens
 from jaxmarl_llm.rollout.widths import bucket, narrow
 from jaxmarl_llm.training.recipe import Parts
+from jaxmarl_llm.training.update import Buckets
 
 Weights = dict[str, Any]  # by policy
 
@@ -146,3 +152,63 @@ def narrowly(parts: Parts, score: Callable[[Rows, SampledTokens], Any], rows: Ro
         return jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, columns - x.shape[1]))), values)
 
     return jax.lax.switch(most_of_lanes(bucket(rows, sampled, widths)), [partial(at, i) for i in range(widths)])
+
+
+class Part(struct.PyTreeNode):
+    """Training data of one policy set, in order of the prompts."""
+
+    rows: Rows
+    sampled: SampledTokens
+    batch: Batch
+    same: jax.Array | None = None
+    """int32 [R], the row that equals each row of the batch, if only distinct ones are left (`Recipe.distinct`)."""
+
+
+def buckets_of(parts: Parts) -> Buckets | None:
+    """The forms in which a micro-batch may be computed: its distinct rows (`Recipe.distinct`), then its rows at every
+    width; None if there is one form alone."""
+    recipe = parts.recipe
+    half = any(scored_again(parts, name) for name in parts.learner_sets)
+    distinct, widths = 0 if half else min(recipe.distinct, recipe.group_size), recipe.buckets
+    if not distinct:
+        return Buckets(widths, partial(_bucket_sizes, widths), partial(_cut, widths)) if widths > 1 else None
+
+    def choose(batches: dict[str, Part]) -> jax.Array:
+        wider = 1 + _bucket_sizes(widths, batches)
+        return jnp.where(_most_distinct(batches) <= distinct, 0, wider)
+
+    def cut(batches: dict[str, Part], i: int) -> dict[str, Part]:
+        return _cut(widths, batches, i - 1) if i else {n: _share(part, distinct) for n, part in batches.items()}
+
+    return Buckets(1 + widths, choose, cut)
+
+
+def _by_prompt(batches: dict[str, Part], number: Callable[[Part], jax.Array]) -> jax.Array:
+    """int32 [prompts]: the largest `number` (int32 [n] of a part) of each prompt."""
+    prompts = math.gcd(*(len(part.rows.prompts.tokens) for part in batches.values()))
+    return reduce(jnp.maximum, (number(part).reshape(prompts, -1).max(1) for part in batches.values()))
+
+
+def _bucket_sizes(widths: int, batches: dict[str, Part]) -> jax.Array:
+    """int32 [prompts]: the smallest bucket that holds all rows of each prompt."""
+    return _by_prompt(batches, lambda part: bucket(part.rows, part.sampled, widths))
+
+
+def _most_distinct(batches: dict[str, Part]) -> jax.Array:
+    """int32 [prompts]: the number of different rows of each prompt."""
+
+    def distinct(part: Part) -> jax.Array:
+        first = first_equal(part.rows, part.sampled)
+        return (first == jnp.arange(first.shape[1])[None]).sum(1)
+
+    return _by_prompt(batches, distinct)
+
+
+def _share(part: Part, limit: int) -> Part:
+    rows, sampled, same = keep_distinct(part.rows, part.sampled, limit)
+    return Part(rows, sampled, part.batch, same)
+
+
+def _cut(widths: int, batches: dict[str, Part], i: int) -> dict[str, Part]:
+    cuts = {name: narrow(part.rows, (part.sampled, part.batch), i, widths) for name, part in batches.items()}
+    return {name: Part(rows, *of_tokens) for name, (rows, of_tokens) in cuts.items()}

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial, reduce
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
 from jaxmarl_llm.devices import scopes
 from jaxmarl_llm.keys import ARRANGE, ESTIMATE, UPDATE, key_for
@@ -26,30 +25,27 @@ from jaxmarl_llm.rl import losses
 from jaxmarl_llm.rl.losses import Batch, Scores
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rollout import branching, policy
-from jaxmarl_llm.rollout.equal_rows import first_equal, keep_distinct
-from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens, Trajectory, gather_sampled, per_token
-from jaxmarl_llm.rollout.widths import bucket, narrow
+from jaxmarl_llm.rollout.trajectory import Rows, Trajectory, gather_sampled, per_token
 from jaxmarl_llm.training import past
 from jaxmarl_llm.training.left_out import leave_out
 from jaxmarl_llm.training.measured import measure
 from jaxmarl_llm.training.recipe import Hparams, Parts
 from jaxmarl_llm.training.records import Advantages, Arranged, Experience, Given, Run
-from jaxmarl_llm.training.scoring import Weights, by_micro_batch, narrowly, reference, score_policies, scored_again
-from jaxmarl_llm.training.update import Buckets, Learners, update
+from jaxmarl_llm.training.scoring import (
+    Part,
+    Weights,
+    buckets_of,
+    by_micro_batch,
+    narrowly,
+    reference,
+    score_policies,
+    scored_again,
+)
+from jaxmarl_llm.training.update import Learners, update
 
 Metrics = dict[str, jax.Array]
 Apply = Callable[..., tuple[Learners, Metrics]]  # the signature of `apply_update`
 ARRANGED = Arranged()  # the recipe's own settings
-
-
-class Part(struct.PyTreeNode):
-    """Training data of one policy set, in order of the prompts."""
-
-    rows: Rows
-    sampled: SampledTokens
-    batch: Batch
-    same: jax.Array | None = None
-    """int32 [R], the row that equals each row of the batch, if only distinct ones are left (`Recipe.distinct`)."""
 
 
 def on_policy_step(
@@ -368,53 +364,3 @@ def joint_loss(
             )
             metrics |= {f"{metric}/{learner}": mean for metric, mean in more.items()}
     return totals, metrics
-
-
-def buckets_of(parts: Parts) -> Buckets | None:
-    """The forms in which a micro-batch may be computed: its distinct rows (`Recipe.distinct`), then its rows at every
-    width; None if there is one form alone."""
-    recipe = parts.recipe
-    half = any(scored_again(parts, name) for name in parts.learner_sets)
-    distinct, widths = 0 if half else min(recipe.distinct, recipe.group_size), recipe.buckets
-    if not distinct:
-        return Buckets(widths, partial(_bucket_sizes, widths), partial(_cut, widths)) if widths > 1 else None
-
-    def needed(batches: dict[str, Part]) -> jax.Array:
-        wider = 1 + _bucket_sizes(widths, batches)
-        return jnp.where(_most_distinct(batches) <= distinct, 0, wider)
-
-    def cut(batches: dict[str, Part], i: int) -> dict[str, Part]:
-        return _cut(widths, batches, i - 1) if i else {n: _share(part, distinct) for n, part in batches.items()}
-
-    return Buckets(1 + widths, needed, cut)
-
-
-def _by_prompt(batches: dict[str, Part], number: Callable[[Part], jax.Array]) -> jax.Array:
-    """int32 [prompts]: the largest `number` (int32 [n] of a part) of each prompt."""
-    prompts = math.gcd(*(len(part.rows.prompts.tokens) for part in batches.values()))
-    return reduce(jnp.maximum, (number(part).reshape(prompts, -1).max(1) for part in batches.values()))
-
-
-def _bucket_sizes(widths: int, batches: dict[str, Part]) -> jax.Array:
-    """int32 [prompts]: the smallest bucket that holds all rows of each prompt."""
-    return _by_prompt(batches, lambda part: bucket(part.rows, part.sampled, widths))
-
-
-def _most_distinct(batches: dict[str, Part]) -> jax.Array:
-    """int32 [prompts]: the number of different rows of each prompt."""
-
-    def distinct(part: Part) -> jax.Array:
-        first = first_equal(part.rows, part.sampled)
-        return (first == jnp.arange(first.shape[1])[None]).sum(1)
-
-    return _by_prompt(batches, distinct)
-
-
-def _share(part: Part, most: int) -> Part:
-    rows, sampled, same = keep_distinct(part.rows, part.sampled, most)
-    return Part(rows, sampled, part.batch, same)
-
-
-def _cut(widths: int, batches: dict[str, Part], i: int) -> dict[str, Part]:
-    cuts = {name: narrow(part.rows, (part.sampled, part.batch), i, widths) for name, part in batches.items()}
-    return {name: Part(rows, *of_tokens) for name, (rows, of_tokens) in cuts.items()}

@@ -1,24 +1,28 @@
-"""The first ratio of an update is 1 in every dtype, and the sampler's log-probabilities are kept beside it.
+"""The first ratio of an update is 1 in every dtype, and the sampler's log-probabilities are kept beside it. Forms
+of a micro-batch have equal gradients.
 
 The long cases compile updates in bfloat16, which XLA rounds after every operation on a CPU; the short ones compile
 scorers or trace.
 """
 
 import dataclasses
-from functools import cache
+from functools import cache, partial
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxmarl_llm.environments.classic.card_games import KuhnPoker
 from jaxmarl_llm.environments.teams.team_signals import SixTurns
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.training import step
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe
-from jaxmarl_llm.training.scoring import by_micro_batch, scored_again
+from jaxmarl_llm.training.records import TinySize
+from jaxmarl_llm.training.scoring import buckets_of, by_micro_batch, scored_again
 from jaxmarl_llm.training.setup import Model
 from jaxmarl_llm.training.trainer import Trainer
 
@@ -129,3 +133,36 @@ def test_scores_by_micro_batch_are_those_of_all_rows(minibatches, grad_accumulat
     found = jax.jit(lambda rows, sampled: by_micro_batch(parts, logp, rows, sampled))(*given)
     np.testing.assert_allclose(found, whole, atol=1e-5)
     assert len(np.unique(np.asarray(found))) > 3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("change", [{}, {"seats": (("a", "b"),)}])
+def test_equal_rows_are_computed_once_and_change_nothing(change):
+    """In a game of two letters a turn a group has few different rows; gradients of its distinct rows are those of
+    all."""
+    recipe = Recipe(
+        KuhnPoker(), **{"seats": (("a", "a"),), **change}, advantage=with_targets, critic=True,
+        groups=2, group_size=8, distinct=4, buckets=2, size=TinySize(layers=1),
+    )  # fmt: skip
+    trainer = Trainer(recipe, [recipe.all_hparams], [0], "tiny_base")
+    state = trainer.init()
+    batches = jax.tree.map(lambda x: x[0], trainer.replay_update(state, 0)[1])
+    weights = jax.tree.map(lambda x: x[0], state.learners.weights)
+    parts = dataclasses.replace(trainer.parts, base=trainer.base)
+    forms = buckets_of(parts)
+    needed = np.asarray(forms.needed(batches))
+    assert forms.number == 3 and (needed == 0).all()
+
+    @partial(jax.jit, static_argnums=1)
+    def gradient(weights, form):
+        cut = forms.cut(batches, form)
+        total = lambda weights: sum(
+            x.sum for x in step.joint_loss(parts, recipe.all_hparams, {}, weights, cut)[0].values()
+        )
+        return jax.value_and_grad(total)(weights)
+
+    shared, whole = gradient(weights, 0), gradient(weights, 2)
+    chex.assert_trees_all_close(shared, whole, rtol=1e-4, atol=1e-5)
+    assert max(abs(x).max() for x in jax.tree.leaves(whole[1])) > 0.01
+    fewer = buckets_of(dataclasses.replace(parts, recipe=dataclasses.replace(recipe, distinct=1)))
+    assert (np.asarray(fewer.needed(batches)) > 0).any()

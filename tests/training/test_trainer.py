@@ -7,9 +7,7 @@ The case of a long update is slow: it compiles the same program as the other, si
 import dataclasses
 import gc
 import weakref
-from functools import partial
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,7 +33,6 @@ from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.records import Advantages, Snapshots, TinySize
 from jaxmarl_llm.training.scoring import score_policies
 from jaxmarl_llm.training.setup import Model
-from jaxmarl_llm.training.step import buckets_of, joint_loss
 from jaxmarl_llm.training.trainer import Trainer
 
 RECIPE = Recipe(
@@ -225,36 +222,6 @@ def test_buckets_change_nothing():
     for name, value in whole[0].items():
         np.testing.assert_allclose(value, cut[0][name], rtol=1e-4, atol=1e-6, err_msg=name)
     assert trainer.recipe.buckets == 3 and whole[0]["gradient_norm/a"].min() > 0.01
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("change", [{}, {"seats": (("a", "b"),)}])
-def test_equal_rows_are_computed_once_and_change_nothing(change):
-    """In a game of two letters a turn a group has few different rows; gradients of its distinct rows are those of
-    all."""
-    recipe = dataclasses.replace(
-        ALONE, game=KuhnPoker(), advantage=by_turn, critic=True, group_size=8, distinct=4, buckets=2, **change
-    )
-    trainer = Trainer(recipe, [recipe.all_hparams], [0], "tiny_base")
-    state = trainer.init()
-    batches = jax.tree.map(lambda x: x[0], trainer.replay_update(state, 0)[1])
-    weights = jax.tree.map(lambda x: x[0], state.learners.weights)
-    parts = dataclasses.replace(trainer.parts, base=trainer.base)
-    forms = buckets_of(parts)
-    needed = np.asarray(forms.needed(batches))
-    assert forms.number == 3 and (needed == 0).all()
-
-    @partial(jax.jit, static_argnums=1)
-    def gradient(weights, form):
-        cut = forms.cut(batches, form)
-        total = lambda weights: sum(x.sum for x in joint_loss(parts, recipe.all_hparams, {}, weights, cut)[0].values())
-        return jax.value_and_grad(total)(weights)
-
-    shared, whole = gradient(weights, 0), gradient(weights, 2)
-    chex.assert_trees_all_close(shared, whole, rtol=1e-4, atol=1e-5)
-    assert max(abs(x).max() for x in jax.tree.leaves(whole[1])) > 0.01
-    fewer = buckets_of(dataclasses.replace(parts, recipe=dataclasses.replace(recipe, distinct=1)))
-    assert (np.asarray(fewer.needed(batches)) > 0).any()
 
 
 @pytest.mark.slow
