@@ -78,7 +78,7 @@ def shapes(config: Config) -> dict:
         maps |= {name: (count, size, width) for name in ("experts_gate", "experts_up")}
         maps |= {"experts_down": (count, width, size)}
     if config.moe_intermediate_size:
-        norms |= dict.fromkeys(BESIDE_NORMS, (width,)) | {"router_scale": (width,), "expert_scale": (config.num_experts,)}
+        norms |= dict.fromkeys((*BESIDE_NORMS, "router_scale"), (width,)) | {"expert_scale": (config.num_experts,)}
     if config.moe_intermediate_size or not config.num_experts:
         for before, inner in (("", config.intermediate_size), (WIDE, 2 * config.intermediate_size)):
             maps |= {f"{before}{name}": (inner, width) for name in ("gate_proj", "up_proj")}

@@ -102,7 +102,10 @@ ALWAYS: dict[str, dict[str, Any]] = {  # facts without a key
     "mixtral": {"norm_topk_prob": True},
     "gemma4_text": {"attention_multiplier": 1.0, "norm_topk_prob": True},
 }
-OWN_NAMES = {"num_local_experts": "num_experts", "top_k_experts": "num_experts_per_tok"}  # {a family's key: field of Config}
+OWN_NAMES = {  # {a family's key: field of Config}
+    "num_local_experts": "num_experts",
+    "top_k_experts": "num_experts_per_tok",
+}
 EXPERTS = ("num_local_experts", "num_experts")
 WRAPPED = {  # {model_type of a model of text and images: (the text's model_type, its default sizes, tied by default)}
     "gemma3": ("gemma3_text", dict(zip(SIZES, (262208, 2304, 9216, 26, 8), strict=True)), True),
@@ -269,3 +272,34 @@ KNOWN |= {
     )
 }
 HUB_IDS = {name: f"Qwen/Qwen{name.removeprefix('qwen').upper()}" for name in KNOWN}  # {short name: id on the hub}
+GEMMA4 = {  # the text models; sizes from Google's own code, github.com/google-deepmind/gemma, gm/nn/gemma4/_gemma4.py
+    "model_type": "gemma4_text",
+    "vocab_size": 262144,
+    "head_dim": 256,
+    "global_head_dim": 512,
+    "final_logit_softcapping": 30.0,
+}
+LARGE = {"attention_k_eq_v": True, "sliding_window": 1024, "max_position_embeddings": 262144}
+LARGE |= {"hidden_size_per_layer_input": 0}
+KNOWN |= {
+    name: GEMMA4 | dict(zip(SIZES[1:], sizes, strict=True)) | {"num_key_value_heads": heads} | more
+    for name, sizes, heads, more in (
+        (
+            "gemma4-e2b",
+            (1536, 6144, 35, 8),
+            1,
+            {"num_kv_shared_layers": 20, "use_double_wide_mlp": True} | {"layer_types": [*[SLIDING] * 4, FULL] * 7},
+        ),
+        ("gemma4-e4b", (2560, 10240, 42, 8), 2, {"num_kv_shared_layers": 18}),
+        (
+            "gemma4-26b-a4b",
+            (2816, 2112, 30, 16),
+            8,
+            LARGE
+            | {"num_global_key_value_heads": 2, "enable_moe_block": True, "num_experts": 128}
+            | {"top_k_experts": 8, "moe_intermediate_size": 704},
+        ),
+        ("gemma4-31b", (5376, 21504, 60, 32), 16, LARGE | {"num_global_key_value_heads": 4}),
+    )
+}
+HUB_IDS |= {f"gemma4-{size.lower()}": f"google/gemma-4-{size}-it" for size in ("E2B", "E4B", "26B-A4B", "31B")}

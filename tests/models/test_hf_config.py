@@ -312,7 +312,7 @@ REFUSED = [
         "num_experts_per_tok must be from 1",
         {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 5, "moe_intermediate_size": 8},
     ),
-    ("gemma4_text", "The last layer of a gemma4_text must have full_attention", {"layer_types": ["sliding_attention"] * 7}),
+    ("gemma4_text", "last layer of a gemma4_text must have full", {"layer_types": ["sliding_attention"] * 7}),
     ("gemma4_text", "use_bidirectional_attention is 'all'", {"use_bidirectional_attention": "all"}),
     ("gemma4_text", "num_kv_shared_layers must be less than 7", {"num_kv_shared_layers": 7}),
     ("gemma4_text", "need a layer with full_attention among the first 5", {"num_kv_shared_layers": 2}),
@@ -348,6 +348,10 @@ REFUSED = [
         "model_type is 'mamba' and must be one of llama, mistral, mixtral, qwen2, .*, gemma3, qwen3_5, gemma4",
         {},
     ),
+    ("gemma4", "text_config is None and must be a table", {"audio_config": {}, "vision_config": {}}),
+    ("gemma4", "model_type of text_config is 'gemma3_text'", {"text_config": {"model_type": "gemma3_text"}}),
+    ("gemma4_unified", "model_type is 'gemma4_unified' and must be one of", {"text_config": {}}),
+    ("gemma4_assistant", "model_type is 'gemma4_assistant' and must be one of", {"text_config": {}}),
     (None, "model_type is None", {}),
 ]
 

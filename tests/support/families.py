@@ -258,6 +258,16 @@ def recurrent(vocab_size: int, context: int = 512) -> Config:
     return replace(FAMILIES["qwen3_5"], vocab_size=vocab_size, max_position_embeddings=context)
 
 
+def sharing(vocab_size: int, context: int = 512) -> Config:
+    """A small Gemma 4 with everything on: windows, two head widths, shared keys and values, inputs of each layer."""
+    return replace(
+        FAMILIES["gemma4_shared"],
+        vocab_size=vocab_size,
+        vocab_size_per_layer_input=vocab_size,
+        max_position_embeddings=context,
+    )
+
+
 def random(tree: Any, seed: int) -> Any:
     """Normal numbers in the shapes of the tree, from NumPy: to compile jax.random for every shape takes longer."""
     generator = np.random.default_rng(seed)
