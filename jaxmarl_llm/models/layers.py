@@ -349,7 +349,7 @@ def block(
 
     def mlp(inputs: tuple[jax.Array, ...], policy: PolicyOf | None) -> jax.Array:
         """The MLP or the experts of (x,), or the sum of both of (x, the layer's states before the norm of x)."""
-        mixture = partial(experts, config, layer)
+        mixture: Callable = partial(experts, config, layer)
         if decoding:
             mixture = sharding.in_place(mixture, "experts_down", lookup=True)
         x, *unnormed = inputs

@@ -23,10 +23,10 @@ from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.models.attention import BLOCK, CHUNK, MANY
 from jaxmarl_llm.models.config import ATTENTION, LINEAR, Config, Remat, plain
 from jaxmarl_llm.models.delta_net import no_memory
-from jaxmarl_llm.models.delta_rule import CHUNK as SOLVED
 from jaxmarl_llm.models.delta_rule import FEW
 from jaxmarl_llm.models.layers import FUSED, PIECES
 from jaxmarl_llm.models.lora import Lora
+from jaxmarl_llm.planning import layer_numbers
 from jaxmarl_llm.rollout.policy import logits_at_once
 
 EARLY = "made early for the update"
@@ -127,20 +127,24 @@ def rollout(job: Job) -> dict[str, float]:
     """{part: bytes} of a rollout beside `held_bytes`."""
     config, rows, fsdp, split = job.config, job.rows / job.batch_parts, job.mesh["fsdp"], job.mesh["tensor"]
     width, weights = jnp.dtype(config.dtypes.compute).itemsize, job.bytes_of({"layers": job.base["layers"]})
-    token = _cached_numbers(job) * jnp.dtype(config.dtypes.cache).itemsize
+    token = layer_numbers.cached(config, job.mesh["tensor"]) * jnp.dtype(config.dtypes.cache).itemsize
     state = _layers(job, (LINEAR,)) * _state_bytes(job)
     acting, chunk, opened = rows / job.alternating_seats, job.chunk, rows / job.group_size
     slots, prompt = round_slots(job.slots + chunk), round_slots(job.prompt_width)
     copies = 1 + (job.alternating_seats > 1) / job.alternating_seats  # the acting rows are copied
     # gate and up, joined and split; or all rows of `fsdp` at the weights, and sums of parts on the way back
-    inner = max(_inner_numbers(config, layer) for layer in _different(config)) * (5 if fsdp == 1 else 4 * fsdp) / split
-    given = _input_numbers(config)
+    inner = (
+        max(layer_numbers.inner(config, layer) for layer in layer_numbers.different(config))
+        * (5 if fsdp == 1 else 4 * fsdp)
+        / split
+    )
+    given = layer_numbers.inputs(config)
 
     def layer(rows: float, length: int, slots: int, more: int = 0) -> float:
         seen = more + (BLOCK if slots > MANY and length >= CHUNK else slots)
         scores = FLOAT * rows * length * seen * config.num_attention_heads / split
         if config.recurrent and length > FEW:
-            scores = max(scores, FLOAT * rows * length * _mixed_numbers(job) / split)
+            scores = max(scores, FLOAT * rows * length * layer_numbers.mixed(config) / split)
         return max(2 * scores, width * rows * length * (2 * config.hidden_size + inner)) + width * rows * length * given
 
     # the product of one adapter is added to all weights; activations then take the place of the joined ones
@@ -169,7 +173,7 @@ def forward(job: Job, parts: int, layer: int) -> tuple[float, float, float, floa
     width = jnp.dtype(config.dtypes.compute).itemsize * (rows * job.slots + prompts * job.prompt_width)
     kind, (dim, heads) = config.kinds[layer], config.heads_of(config.kinds[layer])
     queries, keys = config.num_attention_heads * dim, heads * dim * (config.source(layer) == layer)
-    hidden, inner = config.hidden_size, _inner_numbers(config, layer) / (PIECES if job.remat == "full" else 1)
+    hidden, inner = config.hidden_size, layer_numbers.inner(config, layer) / (PIECES if job.remat == "full" else 1)
     own = (hidden + config.hidden_size_per_layer_input) * bool(config.hidden_size_per_layer_input)
     logits = 4 * FLOAT * rows * step(job, parts) * config.vocab_size / split
     if kind == LINEAR:
@@ -179,7 +183,7 @@ def forward(job: Job, parts: int, layer: int) -> tuple[float, float, float, floa
             width * hidden,
             width * ((mixed + values + 2 * inner) / split + hidden),
             width * ((mixed + 3 * values + 4 * inner) / split + 5 * hidden) + FLOAT * 3 * mixed * tokens / split,
-            FLOAT * _mixed_numbers(job) * tokens / split,
+            FLOAT * layer_numbers.mixed(config) * tokens / split,
             logits,
         )
     gates = queries * config.family.gated
@@ -198,7 +202,7 @@ def scoring(job: Job) -> dict[str, float]:
     if not job.scorings:
         return {}
     layers = []
-    for layer in _different(job.config):
+    for layer in layer_numbers.different(job.config):
         states, linear, _, scores, logits = forward(job, 1, layer)  # scoring takes the whole batch at once
         layers.append(states + max(linear, 2 * scores + _pieces(job, states), logits) + _gathered_bytes(job))
     return {LAYER: max(layers), EARLY: _early(job)} | _inputs(job, 1, 2)  # both parts of the sum
@@ -208,7 +212,7 @@ def update(job: Job) -> dict[str, float]:
     """{part: bytes} of an update's gradient over a part of the batch."""
     config, trained, layers = job.config, job.bytes_of(job.trainable), job.base["layers"]
     kept, layer, logits = 0.0, 0.0, 0.0
-    for number, count in _different(config).items():
+    for number, count in layer_numbers.different(config).items():
         states, linear, inside, scores, logits = forward(job, job.parts, number)
         of_layer = {"full": 0.0, "dots": linear, "none": inside + 2 * scores}[job.remat] + states
         kept += count * of_layer
@@ -244,7 +248,7 @@ def operations(job: Job) -> dict[str, float]:
     # FLOPs of a query and a key, and of a token in the delta rule
     dims = [config.heads_of(kind)[0] for kind in config.kinds if kind in ATTENTION]
     pair_cost = 4 * config.num_attention_heads * sum(dims)
-    rule_cost = _layers(job, (LINEAR,)) * _rule_operations(config)
+    rule_cost = _layers(job, (LINEAR,)) * layer_numbers.rule_operations(config)
     said = job.rows / job.alternating_seats * job.turns * job.max_sampled
     opened, heard = job.prompts * job.prompt_width, job.rows / job.alternating_seats * _tokens_fed(job)
     seen = job.prompt_width + job.slots + job.chunk
@@ -311,7 +315,9 @@ def _gathered_bytes(job: Job) -> float:
     config, layers, whole = job.config, job.base["layers"], _whole(job)
     size = {name: whole.bytes_of({"layers": {name: leaf}}) / len(leaf) for name, leaf in layers.items()}
     having = {name: set(config.layers_with(name)) for name in layers}
-    return 3 * max(sum(size[name] for name in layers if layer in having[name]) for layer in _different(config))
+    return 3 * max(
+        sum(size[name] for name in layers if layer in having[name]) for layer in layer_numbers.different(config)
+    )
 
 
 def step(job: Job, parts: int) -> int:
@@ -364,50 +370,8 @@ def _state_bytes(job: Job) -> float:
     return recent.size * recent.dtype.itemsize + FLOAT * state.size / (job.mesh["tensor"] if divides else 1)
 
 
-def _mixed_numbers(job: Job) -> float:
-    """Numbers of a token in the chunks of the delta rule: decays and products with its chunk, and solved columns."""
-    config = job.config
-    return config.linear_num_value_heads * (1.5 * SOLVED + config.linear_key_head_dim + config.linear_value_head_dim)
-
-
-def _rule_operations(config: Config) -> float:
-    """FLOPs of a token in the products of the delta rule, in chunks: with its chunk's tokens, and with the state."""
-    keys, values = config.linear_key_head_dim, config.linear_value_head_dim
-    return 2 * config.linear_num_value_heads * (SOLVED * (3 * keys + 2 * values) + 3 * keys * values)
-
-
-def _cached_numbers(job: Job) -> float:
-    """Numbers of a token's keys and values in the caches of all layers, on a device."""
-    config, split, total = job.config, job.mesh["tensor"], 0.0
-    for layer in config.with_keys:
-        dim, heads = config.heads_of(config.kinds[layer])
-        total += 2 * dim * (heads / split if heads % split == 0 else heads)
-    return total
-
-
-def _different(config: Config) -> dict[int, int]:
-    """{first layer of a sort: layers of that sort}: layers of a sort have leaves and arrays of the same shapes."""
-    sorts: dict[Any, list[int]] = {}
-    for layer, kind in enumerate(config.kinds):
-        sorts.setdefault((kind, config.source(layer) == layer), []).append(layer)
-    return {layers[0]: len(layers) for layers in sorts.values()}
-
-
-def _inner_numbers(config: Config, layer: int) -> float:
-    """Numbers of a token in the middle of a layer's MLP and experts; every expert computes every token."""
-    experts, beside = config.num_experts, config.moe_intermediate_size
-    wide = config.use_double_wide_mlp and config.source(layer) != layer
-    mlp = config.intermediate_size * (1 + wide)
-    return mlp + experts * beside if beside or not experts else experts * config.intermediate_size
-
-
-def _input_numbers(config: Config) -> int:
-    """Numbers of a token in the inputs of all layers, beside its hidden states."""
-    return config.num_hidden_layers * config.hidden_size_per_layer_input
-
-
 def _inputs(job: Job, parts: int, copies: int) -> dict[str, float]:
     """{part: bytes} of the inputs of all layers for a part of the batch, which exist so many times at once."""
     tokens = (job.rows * job.slots + job.prompts * job.prompt_width) / (job.batch_parts * parts)
-    size = copies * jnp.dtype(job.config.dtypes.compute).itemsize * tokens * _input_numbers(job.config)
+    size = copies * jnp.dtype(job.config.dtypes.compute).itemsize * tokens * layer_numbers.inputs(job.config)
     return {"inputs of each layer": size} if size else {}

@@ -1,0 +1,49 @@
+"""Numbers of a token in a model's layers, by arithmetic from its configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxmarl_llm.models.config import Config
+from jaxmarl_llm.models.delta_rule import CHUNK as SOLVED
+
+
+def different(config: Config) -> dict[int, int]:
+    """{first layer of a sort: layers of that sort}: layers of a sort have leaves and arrays of the same shapes."""
+    sorts: dict[Any, list[int]] = {}
+    for layer, kind in enumerate(config.kinds):
+        sorts.setdefault((kind, config.source(layer) == layer), []).append(layer)
+    return {layers[0]: len(layers) for layers in sorts.values()}
+
+
+def cached(config: Config, split: int) -> float:
+    """Numbers of a token's keys and values in the caches of all layers, with heads split over so many devices."""
+    total = 0.0
+    for layer in config.with_keys:
+        dim, heads = config.heads_of(config.kinds[layer])
+        total += 2 * dim * (heads / split if heads % split == 0 else heads)
+    return total
+
+
+def inner(config: Config, layer: int) -> float:
+    """Numbers of a token in the middle of a layer's MLP and experts; every expert computes every token."""
+    experts, beside = config.num_experts, config.moe_intermediate_size
+    wide = config.use_double_wide_mlp and config.source(layer) != layer
+    mlp = config.intermediate_size * (1 + wide)
+    return mlp + experts * beside if beside or not experts else experts * config.intermediate_size
+
+
+def inputs(config: Config) -> int:
+    """Numbers of a token in the inputs of all layers, beside its hidden states."""
+    return config.num_hidden_layers * config.hidden_size_per_layer_input
+
+
+def mixed(config: Config) -> float:
+    """Numbers of a token in the chunks of the delta rule: decays and products with its chunk, and solved columns."""
+    return config.linear_num_value_heads * (1.5 * SOLVED + config.linear_key_head_dim + config.linear_value_head_dim)
+
+
+def rule_operations(config: Config) -> float:
+    """FLOPs of a token in the products of the delta rule, in chunks: with its chunk's tokens, and with the state."""
+    keys, values = config.linear_key_head_dim, config.linear_value_head_dim
+    return 2 * config.linear_num_value_heads * (SOLVED * (3 * keys + 2 * values) + 3 * keys * values)
