@@ -89,6 +89,15 @@ class Family(NamedTuple):
     full_last: bool = False  # the last layer has full attention
 
 
+GEMMA4 = Family(
+    GEMMA_NORMS,
+    "head",
+    scaled_embeddings=True,
+    wide_norms=True,
+    value_norm=True,
+    scaled_layers=True,
+    full_last=True,
+)
 FAMILIES: dict[str, Family] = {
     "llama": Family(),
     "mistral": Family(),
@@ -103,16 +112,8 @@ FAMILIES: dict[str, Family] = {
     "smollm3": Family(),
     "granite": Family(),
     "qwen3_5_text": Family(qk_norm="head", minus_one=True, gated=True, kinds=(FULL, LINEAR)),
-    "gemma4_text": Family(
-        GEMMA_NORMS,
-        "head",
-        scaled_embeddings=True,
-        wide_norms=True,
-        value_norm=True,
-        scaled_layers=True,
-        dense_beside=True,
-        full_last=True,
-    ),
+    "gemma4_text": GEMMA4._replace(dense_beside=True),
+    "gemma4_unified_text": GEMMA4,
 }
 
 

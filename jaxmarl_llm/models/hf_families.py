@@ -42,6 +42,9 @@ GEMMA = LLAMA | {
     "final_logit_softcapping": None,
 }
 GEMMA = {key: value for key, value in GEMMA.items() if key != "hidden_act"} | {"hidden_activation": "gelu_pytorch_tanh"}
+GEMMA4_TEXT = {key: value for key, value in GEMMA.items() if key not in ("query_pre_attn_scalar", "rope_theta")}
+GEMMA4_TEXT |= {"global_head_dim": 512, "num_global_key_value_heads": None, "attention_k_eq_v": False}
+GEMMA4_TEXT |= {"num_kv_shared_layers": 0, "use_double_wide_mlp": False}
 FAMILIES: dict[str, dict[str, Any]] = {  # {model_type: {key: default}}
     "llama": LLAMA | BIASES,
     "mistral": MISTRAL,
@@ -75,10 +78,10 @@ FAMILIES: dict[str, dict[str, Any]] = {  # {model_type: {key: default}}
     | {"partial_rotary_factor": 0.25, "layer_types": None, "full_attention_interval": 4}
     | {"linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_conv_kernel_dim": 4}
     | {"linear_key_head_dim": 128, "linear_value_head_dim": 128},
-    "gemma4_text": {key: value for key, value in GEMMA.items() if key not in ("query_pre_attn_scalar", "rope_theta")}
-    | {"max_position_embeddings": 131072, "sliding_window": 512, "global_head_dim": 512}
-    | {"num_global_key_value_heads": None, "attention_k_eq_v": False, "num_kv_shared_layers": 0}
-    | {"use_double_wide_mlp": False, "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262144}
+    "gemma4_unified_text": GEMMA4_TEXT | {"max_position_embeddings": 262144, "sliding_window": 1024},
+    "gemma4_text": GEMMA4_TEXT
+    | {"max_position_embeddings": 131072, "sliding_window": 512}
+    | {"hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262144}
     | {"enable_moe_block": False, "num_experts": None, "top_k_experts": None, "moe_intermediate_size": None},
 }
 ARCHITECTURES = {
@@ -96,11 +99,13 @@ ARCHITECTURES = {
     "granite": "GraniteForCausalLM",
     "qwen3_5_text": "Qwen3_5ForCausalLM",
     "gemma4_text": "Gemma4ForCausalLM",
+    "gemma4_unified_text": "Gemma4UnifiedForCausalLM",
 }
 ALWAYS: dict[str, dict[str, Any]] = {  # facts without a key
     "qwen2": {"attention_bias": True},
     "mixtral": {"norm_topk_prob": True},
     "gemma4_text": {"attention_multiplier": 1.0, "norm_topk_prob": True},
+    "gemma4_unified_text": {"attention_multiplier": 1.0},
 }
 OWN_NAMES = {  # {a family's key: field of Config}
     "num_local_experts": "num_experts",
@@ -111,6 +116,7 @@ WRAPPED = {  # {model_type of a model of text and images: (the text's model_type
     "gemma3": ("gemma3_text", dict(zip(SIZES, (262208, 2304, 9216, 26, 8), strict=True)), True),
     "qwen3_5": ("qwen3_5_text", dict(zip(SIZES, (248320, 4096, 12288, 32, 16), strict=True)), False),
     "gemma4": ("gemma4_text", dict(zip(SIZES, (262144, 2304, 9216, 30, 8), strict=True)), True),
+    "gemma4_unified": ("gemma4_unified_text", dict(zip(SIZES, (262144, 2304, 9216, 30, 8), strict=True)), True),
 }
 UNBOUNDED = {"gemma3"}  # models of text and images in which transformers ignores final_logit_softcapping
 WRAPPER_KEYS = {"text_config", "vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index"}
@@ -188,8 +194,12 @@ OWN_ONLY: dict[str, dict[str, tuple]] = {  # {model_type: such keys of its own}
         "mtp_num_hidden_layers": (0, 1, None),  # a head that predicts the token after the next; it is not read
         "mtp_use_dedicated_embeddings": (False, True, None),
     },
-    "gemma4_text": {
-        "use_bidirectional_attention": ("vision", None),  # among the tokens of an image
+    "gemma4_text": {"use_bidirectional_attention": ("vision", None)},  # among the tokens of an image
+    "gemma4_unified_text": {
+        "use_bidirectional_attention": ("vision", None),
+        "hidden_size_per_layer_input": (0, None),
+        "enable_moe_block": (False, None),
+        **dict.fromkeys(("num_experts", "top_k_experts", "moe_intermediate_size"), (None,)),
     },
 }
 IDS = "bos_token_id", "eos_token_id", "pad_token_id"  # the defaults are those of a family's large vocabulary
@@ -215,10 +225,11 @@ ROPE_KEYS = {  # {rope_type: its keys, required ones first}
     "proportional": ("partial_rotary_factor",),
 }
 ROPES: dict[str, dict[str, dict[str, Any]]] = {  # {model_type: default rope_parameters by kind of layer}
-    "gemma4_text": {
+    name: {
         FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
         SLIDING: {"rope_type": "default", "rope_theta": 1e4},
     }
+    for name in ("gemma4_text", "gemma4_unified_text")
 }
 ROPE_REQUIRED = {"factor", "low_freq_factor", "high_freq_factor", "short_factor", "long_factor"}
 # (values, layer) -> the layer is of the family's other kind, not FULL, if layer_types is absent
@@ -228,7 +239,10 @@ OTHERS: dict[str, Callable[[Mapping[str, Any], int], bool]] = {
     **dict.fromkeys(("qwen2", "qwen3"), lambda values, layer: layer >= values["max_window_layers"]),
     "gemma2": lambda values, layer: layer % 2 == 0,
     "gemma3_text": lambda values, layer: (layer + 1) % values["sliding_window_pattern"] != 0,
-    "gemma4_text": lambda values, layer: (layer + 1) % 6 != 0 and layer < values["num_hidden_layers"] - 1,
+    **dict.fromkeys(
+        ("gemma4_text", "gemma4_unified_text"),
+        lambda values, layer: (layer + 1) % 6 != 0 and layer < values["num_hidden_layers"] - 1,
+    ),
     "smollm3": lambda values, layer: not values["no_rope_layers"][layer],
 }
 QWEN3 = {  # common to all sizes, from their config.json

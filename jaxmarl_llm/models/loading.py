@@ -54,6 +54,7 @@ TIED_HEAD = "lm_head.weight"
 UNREAD = {  # {model_type of a text model: names of tensors beside it}
     "gemma3_text": re.compile(r"(model\.)?(vision_tower|multi_modal_projector)\."),
     "gemma4_text": re.compile(r"model\.(vision_tower|audio_tower|embed_vision|embed_audio)\."),
+    "gemma4_unified_text": re.compile(r"model\.(vision_embedder|embed_vision|embed_audio)\."),
     "qwen3_5_text": re.compile(r"(model\.)?visual\.|mtp\."),  # images, and a head for the token after the next
 }
 WRAPPED_NAMES = {  # {prefix in a model of text and images, in both layouts: prefix in the text model}

@@ -127,24 +127,24 @@ def rollout(job: Job) -> dict[str, float]:
     """{part: bytes} of a rollout beside `held_bytes`."""
     config, rows, fsdp, split = job.config, job.rows / job.batch_parts, job.mesh["fsdp"], job.mesh["tensor"]
     width, weights = jnp.dtype(config.dtypes.compute).itemsize, job.bytes_of({"layers": job.base["layers"]})
-    token = layer_numbers.cached(config, job.mesh["tensor"]) * jnp.dtype(config.dtypes.cache).itemsize
+    token = layer_numbers.cache_numbers(config, job.mesh["tensor"]) * jnp.dtype(config.dtypes.cache).itemsize
     state = _layers(job, (LINEAR,)) * _state_bytes(job)
     acting, chunk, opened = rows / job.alternating_seats, job.chunk, rows / job.group_size
     slots, prompt = round_slots(job.slots + chunk), round_slots(job.prompt_width)
     copies = 1 + (job.alternating_seats > 1) / job.alternating_seats  # the acting rows are copied
     # gate and up, joined and split; or all rows of `fsdp` at the weights, and sums of parts on the way back
     inner = (
-        max(layer_numbers.inner(config, layer) for layer in layer_numbers.different(config))
+        max(layer_numbers.inner_numbers(config, layer) for layer in layer_numbers.different(config))
         * (5 if fsdp == 1 else 4 * fsdp)
         / split
     )
-    given = layer_numbers.inputs(config)
+    given = layer_numbers.input_numbers(config)
 
     def layer(rows: float, length: int, slots: int, more: int = 0) -> float:
         seen = more + (BLOCK if slots > MANY and length >= CHUNK else slots)
         scores = FLOAT * rows * length * seen * config.num_attention_heads / split
         if config.recurrent and length > FEW:
-            scores = max(scores, FLOAT * rows * length * layer_numbers.mixed(config) / split)
+            scores = max(scores, FLOAT * rows * length * layer_numbers.rule_numbers(config) / split)
         return max(2 * scores, width * rows * length * (2 * config.hidden_size + inner)) + width * rows * length * given
 
     # the product of one adapter is added to all weights; activations then take the place of the joined ones
@@ -173,8 +173,12 @@ def forward(job: Job, parts: int, layer: int) -> tuple[float, float, float, floa
     width = jnp.dtype(config.dtypes.compute).itemsize * (rows * job.slots + prompts * job.prompt_width)
     kind, (dim, heads) = config.kinds[layer], config.heads_of(config.kinds[layer])
     queries, keys = config.num_attention_heads * dim, heads * dim * (config.source(layer) == layer)
-    hidden, inner = config.hidden_size, layer_numbers.inner(config, layer) / (PIECES if job.remat == "full" else 1)
-    own = (hidden + config.hidden_size_per_layer_input) * bool(config.hidden_size_per_layer_input)
+    hidden, inner = (
+        config.hidden_size,
+        layer_numbers.inner_numbers(config, layer) / (PIECES if job.remat == "full" else 1),
+    )
+    size = config.hidden_size_per_layer_input
+    gated = (hidden + size) * bool(size)  # what the maps of the layer's own inputs return
     logits = 4 * FLOAT * rows * step(job, parts) * config.vocab_size / split
     if kind == LINEAR:
         mixed, values = config.linear_widths
@@ -183,15 +187,15 @@ def forward(job: Job, parts: int, layer: int) -> tuple[float, float, float, floa
             width * hidden,
             width * ((mixed + values + 2 * inner) / split + hidden),
             width * ((mixed + 3 * values + 4 * inner) / split + 5 * hidden) + FLOAT * 3 * mixed * tokens / split,
-            FLOAT * layer_numbers.mixed(config) * tokens / split,
+            FLOAT * layer_numbers.rule_numbers(config) * tokens / split,
             logits,
         )
     gates = queries * config.family.gated
     scores = rows * job.slots * (job.slots + job.prompt_width) + prompts * job.prompt_width**2
     return (
         width * hidden,
-        width * ((queries + gates + 2 * keys + 2 * inner) / split + hidden + own),
-        width * ((3 * queries + 2 * gates + 3 * keys + 4 * inner) / split + 5 * hidden + 2 * own),
+        width * ((queries + gates + 2 * keys + 2 * inner) / split + hidden + gated),
+        width * ((3 * queries + 2 * gates + 3 * keys + 4 * inner) / split + 5 * hidden + 2 * gated),
         FLOAT * config.num_attention_heads / split * scores,
         logits,
     )
@@ -373,5 +377,5 @@ def _state_bytes(job: Job) -> float:
 def _inputs(job: Job, parts: int, copies: int) -> dict[str, float]:
     """{part: bytes} of the inputs of all layers for a part of the batch, which exist so many times at once."""
     tokens = (job.rows * job.slots + job.prompts * job.prompt_width) / (job.batch_parts * parts)
-    size = copies * jnp.dtype(job.config.dtypes.compute).itemsize * tokens * layer_numbers.inputs(job.config)
+    size = copies * jnp.dtype(job.config.dtypes.compute).itemsize * tokens * layer_numbers.input_numbers(job.config)
     return {"inputs of each layer": size} if size else {}

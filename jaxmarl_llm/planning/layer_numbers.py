@@ -16,7 +16,7 @@ def different(config: Config) -> dict[int, int]:
     return {layers[0]: len(layers) for layers in sorts.values()}
 
 
-def cached(config: Config, split: int) -> float:
+def cache_numbers(config: Config, split: int) -> float:
     """Numbers of a token's keys and values in the caches of all layers, with heads split over so many devices."""
     total = 0.0
     for layer in config.with_keys:
@@ -25,7 +25,7 @@ def cached(config: Config, split: int) -> float:
     return total
 
 
-def inner(config: Config, layer: int) -> float:
+def inner_numbers(config: Config, layer: int) -> float:
     """Numbers of a token in the middle of a layer's MLP and experts; every expert computes every token."""
     experts, beside = config.num_experts, config.moe_intermediate_size
     wide = config.use_double_wide_mlp and config.source(layer) != layer
@@ -33,12 +33,12 @@ def inner(config: Config, layer: int) -> float:
     return mlp + experts * beside if beside or not experts else experts * config.intermediate_size
 
 
-def inputs(config: Config) -> int:
+def input_numbers(config: Config) -> int:
     """Numbers of a token in the inputs of all layers, beside its hidden states."""
     return config.num_hidden_layers * config.hidden_size_per_layer_input
 
 
-def mixed(config: Config) -> float:
+def rule_numbers(config: Config) -> float:
     """Numbers of a token in the chunks of the delta rule: decays and products with its chunk, and solved columns."""
     return config.linear_num_value_heads * (1.5 * SOLVED + config.linear_key_head_dim + config.linear_value_head_dim)
 

@@ -26,6 +26,7 @@ CLASSES = {
     "granite": transformers.GraniteConfig,
     "qwen3_5_text": transformers.Qwen3_5TextConfig,
     "gemma4_text": transformers.Gemma4TextConfig,
+    "gemma4_unified_text": transformers.Gemma4UnifiedTextConfig,
 }
 SIZES = {
     "vocab_size": 19,
@@ -76,6 +77,9 @@ DEFAULTS = {  # where llama has others
     | {"layer_types": ("sliding_attention",) * 5 + ("full_attention",) * 2}
     | {"hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262144},
 }
+DEFAULTS["gemma4_unified_text"] = {
+    key: value for key, value in DEFAULTS["gemma4_text"].items() if not key.endswith("_per_layer_input")
+} | {"max_position_embeddings": 262144, "sliding_window": 1024}
 
 
 @pytest.mark.parametrize("family", CLASSES)
@@ -125,7 +129,7 @@ def test_what_is_written_is_read_again(tmp_path, name):
     assert read_config(tmp_path / "config.json") == config
 
 
-@pytest.mark.parametrize("family", [family for family in CLASSES if family not in ("phi3", "gemma4_text")])
+@pytest.mark.parametrize("family", [x for x in CLASSES if x != "phi3" and not x.startswith("gemma4")])
 @pytest.mark.parametrize("rope", [LLAMA3, {"type": "linear", "factor": 2.0}, {"rope_type": "yarn", "factor": None}])
 def test_both_layouts_of_rope_are_read_alike(tmp_path, family, rope):
     rope = rope | ({"original_max_position_embeddings": 512} if rope.get("rope_type") == "yarn" else {})
@@ -350,7 +354,8 @@ REFUSED = [
     ),
     ("gemma4", "text_config is None and must be a table", {"audio_config": {}, "vision_config": {}}),
     ("gemma4", "model_type of text_config is 'gemma3_text'", {"text_config": {"model_type": "gemma3_text"}}),
-    ("gemma4_unified", "model_type is 'gemma4_unified' and must be one of", {"text_config": {}}),
+    ("gemma4_unified_text", "hidden_size_per_layer_input is 8 and must be 0", {"hidden_size_per_layer_input": 8}),
+    ("gemma4_unified", "model_type of text_config is 'gemma4_text'", {"text_config": {"model_type": "gemma4_text"}}),
     ("gemma4_assistant", "model_type is 'gemma4_assistant' and must be one of", {"text_config": {}}),
     (None, "model_type is None", {}),
 ]

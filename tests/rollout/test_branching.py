@@ -37,7 +37,7 @@ GAMES = {
     "with a script": (TicTacToe(), ("me", "random"), 1),
     "free text": (MatrixGame(rounds=2, talk=True), ("me", "me"), (2, 2, 4)),
     "with a state": (TicTacToe(), ("me", "me"), 1),
-    "with shared keys": (TicTacToe(), ("me", "me"), 1),
+    "with shared keys": (LockChain(locks=3, turns=5), ("me",), 1),
 }
 SIZES = {"with a state": recurrent, "with shared keys": sharing}
 MEMBERS, AT = 4, 2

@@ -247,6 +247,14 @@ ODD = {  # other settings of the new families, read and written as well
         vocab_size_per_layer_input=19,
         rope=Rope(100.0, "linear", factor=2.0),
     ),
+    "gemma4_unified": replace(
+        FAMILIES["gemma4"],
+        model_type="gemma4_unified_text",
+        attention_bias=False,
+        num_hidden_layers=4,
+        layer_types=SLIDING[::-2] * 2,
+        num_kv_shared_layers=1,
+    ),
     "gemma4_moe_shared": replace(
         FAMILIES["gemma4_shared"], num_experts=4, num_experts_per_tok=4, norm_topk_prob=True, moe_intermediate_size=8
     ),
@@ -285,6 +293,7 @@ def weights(config: Config) -> dict:
 NAMES = {"llama": "Llama", "mistral": "Mistral", "mixtral": "Mixtral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 NAMES |= {"qwen3_moe": "Qwen3Moe", "gemma2": "Gemma2", "gemma3_text": "Gemma3Text", "phi3": "Phi3", "olmo2": "Olmo2"}
 NAMES |= {"smollm3": "SmolLM3", "granite": "Granite", "qwen3_5_text": "Qwen3_5Text", "gemma4_text": "Gemma4Text"}
+NAMES |= {"gemma4_unified_text": "Gemma4UnifiedText"}
 LINEAR_SIZES = ("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim")
 OWN = {  # settings of a family, beside those that all have
     "llama": ("attention_bias", "mlp_bias"),
@@ -313,7 +322,7 @@ OWN = {  # settings of a family, beside those that all have
         "logits_scaling",
     ),
     "qwen3_5_text": ("attention_bias", *LINEAR_SIZES, "linear_conv_kernel_dim"),
-    "gemma4_text": (
+    "gemma4_unified_text": (
         "attention_bias",
         "sliding_window",
         "final_logit_softcapping",
@@ -322,10 +331,9 @@ OWN = {  # settings of a family, beside those that all have
         "attention_k_eq_v",
         "num_kv_shared_layers",
         "use_double_wide_mlp",
-        "hidden_size_per_layer_input",
-        "vocab_size_per_layer_input",
     ),
 }
+OWN["gemma4_text"] = (*OWN["gemma4_unified_text"], "hidden_size_per_layer_input", "vocab_size_per_layer_input")
 
 
 def in_transformers(config: Config) -> Any:
