@@ -178,7 +178,7 @@ def forward(job: Job, parts: int, layer: int) -> tuple[float, float, float, floa
         layer_numbers.inner_numbers(config, layer) / (PIECES if job.remat == "full" else 1),
     )
     size = config.hidden_size_per_layer_input
-    gated = (hidden + size) * bool(size)  # what the maps of the layer's own inputs return
+    gated = (hidden + size) * bool(size)  # outputs of the maps of the layer's own inputs
     logits = 4 * FLOAT * rows * step(job, parts) * config.vocab_size / split
     if kind == LINEAR:
         mixed, values = config.linear_widths
@@ -209,7 +209,7 @@ def scoring(job: Job) -> dict[str, float]:
     for layer in layer_numbers.different(job.config):
         states, linear, _, scores, logits = forward(job, 1, layer)  # scoring takes the whole batch at once
         layers.append(states + max(linear, 2 * scores + _pieces(job, states), logits) + _gathered_bytes(job))
-    return {LAYER: max(layers), EARLY: _early(job)} | _inputs(job, 1, 2)  # both parts of the sum
+    return {LAYER: max(layers), EARLY: _early(job)} | _inputs(job, 1, 2) | _cut(job)  # both parts of the sum of inputs
 
 
 def update(job: Job) -> dict[str, float]:
@@ -231,6 +231,7 @@ def update(job: Job) -> dict[str, float]:
         "gradient": trained * (1 + (job.grad_accumulation > 1)),
         "gathered weights": _vocabulary(job) + _gathered_bytes(job),
     } | _inputs(job, job.parts, 3)  # with a gradient
+    result |= _cut(job)
     if job.remat == "none":  # weights that were gathered or joined are kept for the backward pass
         groups = [names for names in FUSED.values() if len(names) > 1]
         joined = {name: leaf for name, leaf in layers.items() if any(plain(name) in names for names in groups)}
@@ -322,6 +323,13 @@ def _gathered_bytes(job: Job) -> float:
     return 3 * max(
         sum(size[name] for name in layers if layer in having[name]) for layer in layer_numbers.different(config)
     )
+
+
+def _cut(job: Job) -> dict[str, float]:
+    """{part: bytes} of copied parts of stacked weights."""
+    layers = job.base["layers"]
+    size = job.bytes_of({"layers": {name: layers[name] for name in layer_numbers.cut_leaves(job.config, layers)}})
+    return {"parts of stacked weights": size} if size else {}
 
 
 def step(job: Job, parts: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from jaxmarl_llm.models.config import Config
@@ -47,3 +48,15 @@ def rule_operations(config: Config) -> float:
     """FLOPs of a token in the products of the delta rule, in chunks: with its chunk's tokens, and with the state."""
     keys, values = config.linear_key_head_dim, config.linear_value_head_dim
     return 2 * config.linear_num_value_heads * (SOLVED * (3 * keys + 2 * values) + 3 * keys * values)
+
+
+def cut_leaves(config: Config, leaves: Iterable[str]) -> list[str]:
+    """The leaves of which an update copies parts: they are stacked over layers of several of its loops.
+
+    A loop takes whole periods of a run of `Config.loops`, and the layers after them are a part of their own.
+    """
+    segments = []
+    for first, end, period in config.loops:
+        whole = first + (end - first) // period * period
+        segments += [range(first, whole), range(whole, end)]
+    return [leaf for leaf in leaves if not any(set(config.layers_with(leaf)) <= {*part} for part in segments)]

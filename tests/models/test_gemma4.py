@@ -24,6 +24,7 @@ from tests.support.families import FAMILIES, ODD, by_their_name, close, in_trans
 GOLDEN = Path(__file__).parents[1] / "support" / "golden" / "gemma4.npz"
 CONFIG = FAMILIES["gemma4_shared"]
 MIXED = ODD["gemma4_moe_shared"]  # with experts too
+SHORT = replace(MIXED, num_hidden_layers=4, layer_types=MIXED.layer_types[:2] * 2, num_kv_shared_layers=2)
 LORA = Lora(3, 6.0)
 LENGTH = 300  # tokens, of which full layers read all and sliding ones 4; a cache of as many is read in blocks
 append = jax.jit(decoder.append, static_argnums=0)
@@ -135,21 +136,21 @@ def test_sampled_play_in_ragged_chunks_has_the_probabilities_of_whole_rows(confi
 @cache
 def on_one_device():
     """A program with prompts, ragged chunks, adapters and a gradient, its arguments and what it returns."""
-    params, tokens = weights(MIXED), tokens_of(3, 4, 9)
+    params, tokens = weights(SHORT), tokens_of(3, 4, 9)
     adapters = [random(jax.eval_shape(lambda: lora.init(jax.random.key(0), params, LORA)), i) for i in (1, 2)]
     policy, prompts = np.array([0, 0, 1, 1]), Prompts(tokens_of(4, 4, 5), jnp.asarray([4, 3, 5, 4]))
 
     def run(tree):
         params, adapters = tree["params"], lora.concatenate(tree["adapters"], (LORA, LORA))
-        prepared, n = decoder.prepare(MIXED, params, adapters), jnp.asarray([9, 5, 0, 7])
-        empty = jax.tree.map(sharding.split_cache, decoder.empty_cache(MIXED, 4, 5))
-        prompt, _ = decoder.append(MIXED, prepared, empty, prompts.tokens, prompts.length, policy)
-        filled = jax.tree.map(sharding.split_cache, decoder.empty_cache(MIXED, 4, 16, prompt))
-        _, hidden = decoder.append(MIXED, prepared, filled, tokens, n, policy)
+        prepared, n = decoder.prepare(SHORT, params, adapters), jnp.asarray([9, 5, 0, 7])
+        empty = jax.tree.map(sharding.split_cache, decoder.empty_cache(SHORT, 4, 5))
+        prompt, _ = decoder.append(SHORT, prepared, empty, prompts.tokens, prompts.length, policy)
+        filled = jax.tree.map(sharding.split_cache, decoder.empty_cache(SHORT, 4, 16, prompt))
+        _, hidden = decoder.append(SHORT, prepared, filled, tokens, n, policy)
 
         def loss(tree):
             adapters = lora.concatenate(tree["adapters"], (LORA, LORA))
-            return (decoder.forward(MIXED, tree["params"], tokens, prompts, adapters, policy, "full")[0] ** 3).sum()
+            return (decoder.forward(SHORT, tree["params"], tokens, prompts, adapters, policy, "full")[0] ** 3).sum()
 
         return jnp.where((jnp.arange(9)[None] < n[:, None])[..., None], hidden, 0), jax.grad(loss)(tree)
 
@@ -167,9 +168,10 @@ def test_a_model_on_several_devices_is_that_on_one(axes):
     placed = sharding.place(tree, mesh)
     if axes == "tensor=2":
         layers = placed["params"]["layers"]
-        assert layers["global_q_proj"].sharding.shard_shape((3, 64, 16)) == (3, 32, 16)
-        assert layers["wide_up_proj"].sharding.shard_shape((3, 48, 16)) == (3, 24, 16)
-        assert layers["experts_up"].sharding.shard_shape((7, 4, 8, 16)) == (7, 2, 8, 16)
+        assert layers["global_q_proj"].sharding.shard_shape((2, 64, 16)) == (2, 32, 16)
+        assert layers["wide_up_proj"].sharding.shard_shape((2, 48, 16)) == (2, 24, 16)
+        assert layers["per_layer_input_gate"].sharding.shard_shape((4, 4, 16)) == (4, 2, 16)
+        assert layers["experts_up"].sharding.shard_shape((4, 4, 8, 16)) == (4, 2, 8, 16)
     with sharding.use(mesh):
         hidden, gradient = jax.jit(run)(placed)
     close(hidden, expected[0], 1e-4)
