@@ -261,8 +261,8 @@ def forward(
     carry: tuple = rows, prefix, {kind: (no_keys(config, kind, rows), no_keys(config, kind, prefix)) for kind in kept}
     for loop in config.loops:
         shared, carry = (carry[2], (*carry[:2], {})) if loop[0] else ({}, carry)
-        steps = {kind: REMAT[remat](partial(step, kind, shared)) for kind in config.kinds}
-        carry = scan_layers(config, steps, carry, scanned, loop)
+        steps = {kind: partial(step, kind, shared) for kind in config.kinds}
+        carry = scan_layers(config, steps, carry, scanned, loop, REMAT[remat])
     rows, prefix, _ = carry
     norm = partial(rms_norm, config, weight=params["norm"])
     return norm(rows), None if prefix is None else norm(prefix)

@@ -7,6 +7,7 @@ the leaf of a layer: heads of full layers, and MLPs of layers that share keys an
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -31,16 +32,17 @@ def no_keys(config: Config, kind: str, x: jax.Array | None) -> tuple[jax.Array, 
 
 
 def scan_layers(
-    config: Config, steps: dict[str, Callable], carry: Any, layers: tuple, run: tuple[int, int, int]
+    config: Config, steps: dict[str, Callable], carry: Any, layers: tuple, run: tuple[int, int, int], remat: Callable
 ) -> Any:
     """The carry after steps[kind](carry, layer) -> (carry, None) of a run of layers, a loop over whole periods.
 
     `run` is one of `Config.loops`. `layers` are trees whose leaves are stacked over the layers that have them; trees of
-    weights are keyed by leaf.
+    weights are keyed by leaf. `remat` wraps a step together with the choice of the layer's weights: outside of it the
+    chosen weights of all layers would be kept for the backward pass, a copy of the model.
     """
     start, end, period = run
     if period == 1 and end - start == config.num_hidden_layers:
-        return jax.lax.scan(steps[config.kinds[0]], carry, layers)[0]
+        return jax.lax.scan(remat(steps[config.kinds[0]]), carry, layers)[0]
     whole = start + (end - start) // period * period
 
     def part(tree: dict, first: int, last: int) -> dict:
@@ -54,11 +56,13 @@ def scan_layers(
         return jax.tree.map(lambda x: x.reshape((whole - start) // period, -1, *x.shape[1:]), tree)
 
     def several(carry: Any, layers: tuple, first: int, count: int) -> Any:
-        base, extra, *facts = layers
-        for i in range(count):
+        def one(carry: Any, layers: tuple, i: int) -> Any:
+            base, extra, *facts = layers
             weights = (one_layer(config, tree, first + i, first) for tree in (base, extra))
-            layer = *weights, *jax.tree.map(lambda fact, i=i: fact[i], facts)
-            carry, _ = steps[config.kinds[first + i]](carry, layer)
+            return steps[config.kinds[first + i]](carry, (*weights, *jax.tree.map(lambda fact: fact[i], facts)))
+
+        for i in range(count):
+            carry, _ = remat(partial(one, i=i))(carry, layers)
         return carry
 
     base, extra, *facts = layers

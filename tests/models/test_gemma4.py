@@ -87,9 +87,12 @@ def test_a_long_row_in_chunks_of_any_width_is_the_row():
     close(jnp.concatenate(found, 1), expected, 5e-5)
 
 
-@pytest.mark.parametrize("name", ["half", pytest.param("half_experts", marks=pytest.mark.long)])
-def test_parity_in_bfloat16_is_about_as_close_to_float32_as_transformers(name):
-    """The yardstick is the error of transformers' own bfloat16, of which ours is at most 1.5 times as large."""
+@pytest.mark.parametrize(("name", "times"), [("half", 1.5), pytest.param("half_experts", 2, marks=pytest.mark.long)])
+def test_parity_in_bfloat16_is_about_as_close_to_float32_as_transformers(name, times):
+    """The yardstick is the error of transformers' own bfloat16: ours is at most so many times as large.
+
+    It is 0.9 times as large, and 1.6 times with experts, whose weights transformers keeps in float32.
+    """
     config, tokens = MIXED if name == "half_experts" else CONFIG, tokens_of(1, 1, 30)
     params = weights(config)
     exact = np.asarray(loss(config, params, tokens)[1])
@@ -98,7 +101,7 @@ def test_parity_in_bfloat16_is_about_as_close_to_float32_as_transformers(name):
     ours = np.asarray(jax.jit(lambda params: loss(half, params, tokens)[1])(rough))
     theirs = golden(name)["logits"]
     error = lambda scores: np.sqrt(np.square(scores - exact).mean()) / exact.std()
-    assert 0 < error(ours) < 1.5 * error(theirs) < 0.1
+    assert 0 < error(ours) < times * error(theirs) < 0.1
 
 
 @pytest.mark.long
@@ -190,6 +193,22 @@ def test_a_merged_adapter_decodes_and_is_saved_like_the_unmerged(tmp_path):
     expected = run(decoder.prepare(MIXED, params, joined))
     for prepared in (decoder.prepare(MIXED, params, joined, merged=True), decoder.prepare(config, merged)):
         close(run(prepared), expected, 2e-5)
+
+
+@pytest.mark.long
+def test_an_update_with_frozen_weights_keeps_no_copy_of_them():
+    """Its loop takes two layers at a time, of which the backward pass chooses the weights again."""
+    config = replace(CONFIG, num_hidden_layers=6, layer_types=CONFIG.layer_types[:2] * 3, num_kv_shared_layers=0)
+    config = replace(config, hidden_size=256, intermediate_size=1024, use_double_wide_mlp=False)
+    leaf = partial(jax.ShapeDtypeStruct, dtype="float32")
+    tree = jax.tree.map(leaf, decoder.shapes(config), is_leaf=lambda x: isinstance(x, tuple))
+
+    def number(table, tree):
+        hidden, _ = decoder.forward(config, {**tree, "embed_tokens": table}, jnp.zeros((1, 4), jnp.int32), remat="dots")
+        return (hidden**2).sum()
+
+    used = jax.jit(jax.grad(number)).lower(tree["embed_tokens"], tree).compile().memory_analysis()
+    assert used.temp_size_in_bytes < 4 * sum(x.size for x in jax.tree.leaves(tree["layers"])) * 4 / 6  # of six layers
 
 
 @pytest.mark.long

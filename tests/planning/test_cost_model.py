@@ -6,14 +6,13 @@ from functools import partial
 from types import SimpleNamespace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxmarl_llm.models import decoder, hf_config, hf_families
 from jaxmarl_llm.models.config import Dtypes
 from jaxmarl_llm.models.lora import Lora
-from jaxmarl_llm.planning import accelerators, cost_model, layer_numbers, plan
+from jaxmarl_llm.planning import accelerators, cost_model, plan
 from tests.support.families import FAMILIES, ODD
 from tests.support.jobs import job
 
@@ -167,23 +166,6 @@ def test_an_update_copies_the_weights_that_two_of_its_loops_share():
     assert parts(e4b) == 4 * shared
     assert 0 < parts(e2b) < parts(e4b) / 9  # the MLPs of both loops have leaves of their own
     assert parts(whole) == 0 == parts(job().config)
-
-
-@pytest.mark.long
-def test_a_compiled_update_copies_parts_of_stacked_weights_once():
-    config = replace(FAMILIES["gemma4_shared"], hidden_size=256, use_double_wide_mlp=False, intermediate_size=1024)
-    leaf = partial(jax.ShapeDtypeStruct, dtype="float32")
-    tree = jax.tree.map(leaf, decoder.shapes(config), is_leaf=lambda x: isinstance(x, tuple))
-
-    def number(table, tree):
-        hidden, _ = decoder.forward(config, {**tree, "embed_tokens": table}, jnp.zeros((1, 4), jnp.int32), remat="dots")
-        return (hidden**2).sum()
-
-    used = jax.jit(jax.grad(number)).lower(tree["embed_tokens"], tree).compile().memory_analysis()
-    layers = tree["layers"]
-    size = sum(4 * layers[name].size for name in layer_numbers.cut_leaves(config, layers))
-    layer = 4 * sum(x.size for x in jax.tree.leaves(layers)) / 7
-    assert size < used.temp_size_in_bytes < size + 3 * layer  # a layer's maps are joined, and taken out of the stack
 
 
 def test_families_of_one_source_share_its_weights():
