@@ -6,7 +6,7 @@ the leaf of a layer: heads of full layers, and MLPs of layers that share keys an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -32,13 +32,18 @@ def no_keys(config: Config, kind: str, x: jax.Array | None) -> tuple[jax.Array, 
 
 
 def scan_layers(
-    config: Config, steps: dict[str, Callable], carry: Any, layers: tuple, run: tuple[int, int, int], remat: Callable
+    config: Config,
+    steps: Mapping[str, Callable],
+    carry: Any,
+    layers: tuple,
+    run: tuple[int, int, int],
+    remat: Callable,
 ) -> Any:
     """The carry after steps[kind](carry, layer) -> (carry, None) of a run of layers, a loop over whole periods.
 
     `run` is one of `Config.loops`. `layers` are trees whose leaves are stacked over the layers that have them; trees of
-    weights are keyed by leaf. `remat` wraps a step together with the choice of the layer's weights: outside of it the
-    chosen weights of all layers would be kept for the backward pass, a copy of the model.
+    weights are keyed by leaf. `remat` wraps a step together with the choice of the layer's weights. Otherwise the
+    backward pass would keep what was chosen, a copy of all layers.
     """
     start, end, period = run
     if period == 1 and end - start == config.num_hidden_layers:
@@ -56,13 +61,13 @@ def scan_layers(
         return jax.tree.map(lambda x: x.reshape((whole - start) // period, -1, *x.shape[1:]), tree)
 
     def several(carry: Any, layers: tuple, first: int, count: int) -> Any:
-        def one(carry: Any, layers: tuple, i: int) -> Any:
+        def advance(carry: Any, layers: tuple, i: int) -> Any:
             base, extra, *facts = layers
             weights = (one_layer(config, tree, first + i, first) for tree in (base, extra))
             return steps[config.kinds[first + i]](carry, (*weights, *jax.tree.map(lambda fact: fact[i], facts)))
 
         for i in range(count):
-            carry, _ = remat(partial(one, i=i))(carry, layers)
+            carry, _ = remat(partial(advance, i=i))(carry, layers)
         return carry
 
     base, extra, *facts = layers
