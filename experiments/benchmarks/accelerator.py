@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import multiprocessing
 import tempfile
 import time
@@ -88,7 +89,7 @@ def decoding(source: str, tokenizer: str, rows: tuple[int, ...], slots: tuple[in
     width = jnp.dtype(DTYPE).itemsize
     size = sum(x.size for x in jax.tree.leaves(params))
     size -= 0 if config.tie_word_embeddings else params["embed_tokens"].size  # few of its rows are read
-    kept = 2 * len(config.layers_with("k_proj")) * config.num_key_value_heads * config.head_dim
+    kept = 2 * sum(math.prod(config.heads_of(config.kinds[layer])) for layer in config.with_keys)
     room = ROOM * (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", float("inf"))
     for length, batch in itertools.product(slots, rows):
         if width * batch * length * kept > room:

@@ -28,15 +28,15 @@ ROWS = (DATA, FSDP)
 Rule = tuple[tuple[str, ...], ...]  # for each of a leaf's last axes, the mesh's axes that split it
 OUT_IN, IN_OUT = ((TENSOR,), (FSDP,)), ((FSDP,), (TENSOR,))
 RULES: dict[str, Rule] = {  # {end of a leaf's path: rule}; leading axes (runs, layers) are not split
-    r"embed_tokens|lm_head": ((TENSOR, FSDP), ()),
-    r"([qkv]|gate|up)_proj|in_proj_(qkv|z|a|b)": OUT_IN,
-    r"(o|down|out)_proj": IN_OUT,
+    r"embed_tokens(_per_layer)?|lm_head": ((TENSOR, FSDP), ()),
+    r"(global_|wide_)?([qkv]|gate|up)_proj|in_proj_(qkv|z|a|b)|per_layer_input_gate": OUT_IN,
+    r"(global_|wide_)?(o|down|out)_proj|per_layer_projection": IN_OUT,
     r"experts_(gate|up|down)": ((TENSOR, FSDP), (), ()),
-    r"([qkv]|gate|up)_proj_bias": ((TENSOR,),),
-    r"(([qkv]|gate|up)_proj|in_proj_(qkv|z|a|b))/a": ((), (FSDP,)),
-    r"(([qkv]|gate|up)_proj|in_proj_(qkv|z|a|b))/b": ((TENSOR,), ()),
-    r"(o|down|out)_proj/a": ((), (TENSOR,)),
-    r"(o|down|out)_proj/b": ((FSDP,), ()),
+    r"(global_)?([qkv]|gate|up)_proj_bias": ((TENSOR,),),
+    r"((global_|wide_)?([qkv]|gate|up)_proj|in_proj_(qkv|z|a|b)|per_layer_input_gate)/a": ((), (FSDP,)),
+    r"((global_|wide_)?([qkv]|gate|up)_proj|in_proj_(qkv|z|a|b)|per_layer_input_gate)/b": ((TENSOR,), ()),
+    r"((global_|wide_)?(o|down|out)_proj|per_layer_projection)/a": ((), (TENSOR,)),
+    r"((global_|wide_)?(o|down|out)_proj|per_layer_projection)/b": ((FSDP,), ()),
 }
 
 

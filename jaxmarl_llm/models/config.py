@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
-import numpy as np
 
 from jaxmarl_llm.models.attention import attention
+from jaxmarl_llm.models.rope import Rope, positive
 
 Remat = Literal["none", "dots", "full"]
 
@@ -43,89 +42,6 @@ class Dtypes:
         return {self.compute, self.cache} != {"float32"}
 
 
-def _positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
-
-
-@dataclass(frozen=True)
-class Rope:
-    """Rotary embedding of full or of sliding layers, with the names of config.json's rope_parameters.
-
-    Linear scaling: https://arxiv.org/abs/2306.15595, YaRN: https://arxiv.org/abs/2309.00071, llama3: its release.
-    """
-
-    rope_theta: float = 10000.0
-    rope_type: Literal["default", "linear", "llama3", "yarn", "longrope"] = "default"
-    factor: float = 1.0  # context length over that of pretraining; every type but default
-    original_max_position_embeddings: int = 8192  # llama3, yarn, longrope: the context of pretraining
-    low_freq_factor: float = 1.0  # llama3: wavelengths above original / low are stretched fully,
-    high_freq_factor: float = 4.0  # wavelengths below original / high are not
-    beta_fast: float = 32.0  # yarn: turns within the original context above which a frequency is kept,
-    beta_slow: float = 1.0  # and below which it is stretched fully
-    attention_factor: float | None = None  # yarn, longrope: scale of cosine and sine; None: yarn's 0.1 ln(factor) + 1,
-    # longrope's sqrt(1 + ln(factor) / ln(original))
-    partial_rotary_factor: float = 1.0  # the share of a head, from its start, that is rotated
-    short_factor: tuple[float, ...] = ()  # longrope: a divisor of each frequency up to the original context,
-    long_factor: tuple[float, ...] = ()  # and past it
-
-    def __post_init__(self):
-        numbers = [(name, value) for name, value in vars(self).items() if name != "rope_type" and value is not None]
-        pairs = [(name, x) for name, value in numbers for x in (value if isinstance(value, tuple) else (value,))]
-        wrong = [f"{name} {value!r}" for name, value in pairs if not _positive(value)]
-        if wrong:
-            raise ValueError(f"Rotary embeddings need positive numbers, got {', '.join(wrong[:4])}.")
-        if self.partial_rotary_factor > 1:
-            raise ValueError(f"partial_rotary_factor is at most 1, got {self.partial_rotary_factor!r}.")
-        if self.rope_type == "yarn" and self.rope_theta <= 1:
-            raise ValueError(f"rope_theta must be above 1 for rope_type yarn, got {self.rope_theta!r}.")
-        if self.rope_type == "llama3" and self.high_freq_factor <= self.low_freq_factor:
-            raise ValueError(
-                f"high_freq_factor must be above low_freq_factor, got {self.high_freq_factor!r} and "
-                f"{self.low_freq_factor!r}."
-            )
-        if self.rope_type == "longrope" and self.original_max_position_embeddings == 1:
-            raise ValueError("original_max_position_embeddings must be above 1 for rope_type longrope, got 1.")
-
-    def rotated_dims(self, head_dim: int) -> int:
-        """The number of dimensions of a head that are rotated."""
-        return int(head_dim * self.partial_rotary_factor)
-
-    def frequencies(self, head_dim: int) -> tuple[np.ndarray, float]:
-        """(radians per position float32 [rotated / 2], scale of cosine and sine, 1 except for yarn and longrope).
-
-        For longrope the radians are those within the original context.
-        """
-        head_dim = self.rotated_dims(head_dim)
-        half = head_dim // 2
-        plain = 1.0 / self.rope_theta ** (np.arange(half) / half)
-        if self.rope_type == "default":
-            return plain.astype(np.float32), 1.0
-        if self.rope_type == "linear":
-            return (plain / self.factor).astype(np.float32), 1.0
-        original = self.original_max_position_embeddings
-        if self.rope_type == "longrope":
-            scale = self.attention_factor
-            if scale is None:
-                scale = math.sqrt(1 + math.log(self.factor) / math.log(original)) if self.factor > 1 else 1.0
-            return (plain / np.asarray(self.short_factor)).astype(np.float32), scale
-        if self.rope_type == "llama3":
-            low, high = self.low_freq_factor, self.high_freq_factor
-            keep = np.clip((original * plain / (2 * np.pi) - low) / (high - low), 0, 1)  # turns in the original context
-            return ((1 - keep) * plain / self.factor + keep * plain).astype(np.float32), 1.0
-
-        def dimension(turns: float) -> float:
-            return half * math.log(original / (turns * 2 * math.pi)) / math.log(self.rope_theta)
-
-        first = max(math.floor(dimension(self.beta_fast)), 0)
-        last = min(math.ceil(dimension(self.beta_slow)), head_dim - 1)
-        stretched = np.clip((np.arange(half) - first) / max(last - first, 0.001), 0, 1)
-        frequencies = stretched * plain / self.factor + (1 - stretched) * plain
-        scale = self.attention_factor
-        if scale is None:
-            scale = 0.1 * math.log(self.factor) + 1 if self.factor > 1 else 1.0
-        return frequencies.astype(np.float32), scale
-
-
 LLAMA_NORMS = ("input_layernorm", None, "post_attention_layernorm", None)
 GEMMA_NORMS = (
     "input_layernorm",
@@ -144,6 +60,17 @@ KINDS_WITH = {  # {leaf of the tree of weights: the kinds of layers that have it
     **dict.fromkeys(("conv1d", "A_log", "dt", "linear_norm"), (LINEAR,)),
 }
 
+OF_HEADS = ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")
+OF_KEYS = ("k_proj", "v_proj", "k_norm")
+OF_MLP = ("gate_proj", "up_proj", "down_proj")
+GLOBAL = "global_"  # begins the names of leaves with heads in full layers, if the model's sliding layers have others
+WIDE = "wide_"  # begins the names of leaves of MLPs with twice the width
+
+
+def plain(leaf: str) -> str:
+    """The name of a leaf without GLOBAL or WIDE."""
+    return leaf.removeprefix(GLOBAL).removeprefix(WIDE)
+
 
 class Family(NamedTuple):
     """Features of a model_type's layers that no key of config.json states."""
@@ -155,8 +82,22 @@ class Family(NamedTuple):
     gated: bool = False  # q_proj also has a gate of every head, whose sigmoid multiplies the attention's output
     o_bias: bool = True  # attention_bias covers o_proj too
     kinds: tuple[str, ...] = ATTENTION  # the kinds of layers
+    wide_norms: bool = False  # norm weights multiply in float32, as they always do with `minus_one`
+    value_norm: bool = False  # values are normed per head, without a weight
+    scaled_layers: bool = False  # a layer's output is multiplied by its `layer_scalar`, which is not trained
+    dense_beside: bool = False  # experts stand beside an MLP, behind norms of their own and a router with scales
+    full_last: bool = False  # the last layer has full attention
 
 
+GEMMA4 = Family(
+    GEMMA_NORMS,
+    "head",
+    scaled_embeddings=True,
+    wide_norms=True,
+    value_norm=True,
+    scaled_layers=True,
+    full_last=True,
+)
 FAMILIES: dict[str, Family] = {
     "llama": Family(),
     "mistral": Family(),
@@ -171,6 +112,8 @@ FAMILIES: dict[str, Family] = {
     "smollm3": Family(),
     "granite": Family(),
     "qwen3_5_text": Family(qk_norm="head", minus_one=True, gated=True, kinds=(FULL, LINEAR)),
+    "gemma4_text": GEMMA4._replace(dense_beside=True),
+    "gemma4_unified_text": GEMMA4,
 }
 
 
@@ -196,7 +139,7 @@ class Config:
     num_key_value_heads: int
     head_dim: int
     max_position_embeddings: int
-    rope: Rope = Rope()
+    rope: Rope = field(default_factory=Rope)
     rms_norm_eps: float = 1e-5
     tie_word_embeddings: bool = True
     model_type: str = "llama"  # a key of FAMILIES
@@ -211,12 +154,20 @@ class Config:
     final_logit_softcapping: float | None = None
     attn_logit_softcapping: float | None = None  # bound of attention scores, before the mask
     num_experts: int = 0  # MLPs a layer, each of width intermediate_size; 0: a single MLP and no router
+    moe_intermediate_size: int = 0  # width of experts beside the layer's MLP; 0: experts stand in its place
     num_experts_per_tok: int = 0  # a token's experts have the largest probabilities of the router
     norm_topk_prob: bool = False  # these probabilities are divided by their sum
     embedding_multiplier: float = 1.0
     residual_multiplier: float = 1.0  # factor of the outputs of attention and MLP
     attention_multiplier: float | None = None  # factor of scores, in place of 1 / sqrt(query_pre_attn_scalar)
     logits_scaling: float = 1.0  # logits are divided by it
+    global_head_dim: int | None = None  # heads of full layers, with leaves of their own; None: head_dim
+    num_global_key_value_heads: int | None = None  # those of full layers; None: num_key_value_heads
+    attention_k_eq_v: bool = False  # values of full layers are their keys, before the norm and the angle
+    num_kv_shared_layers: int = 0  # so many last layers read keys and values of the last of their kind before them
+    use_double_wide_mlp: bool = False  # the MLPs of these layers have the width 2 * intermediate_size
+    hidden_size_per_layer_input: int = 0  # numbers that each layer reads of each token's own; 0: none
+    vocab_size_per_layer_input: int = 0  # tokens that have such numbers, at least vocab_size
     linear_num_key_heads: int = 0  # this and the next four are sizes of layers with linear_attention, if any
     linear_num_value_heads: int = 0  # a multiple of the key heads
     linear_key_head_dim: int = 0
@@ -229,16 +180,17 @@ class Config:
         for name in (*sizes, "num_key_value_heads", "head_dim", "max_position_embeddings"):
             if not (isinstance(getattr(self, name), int) and getattr(self, name) > 0):
                 raise ValueError(f"{name} must be a positive whole number, got {getattr(self, name)!r}.")
-        if not _positive(self.rms_norm_eps) or not isinstance(self.tie_word_embeddings, bool):
+        if not positive(self.rms_norm_eps) or not isinstance(self.tie_word_embeddings, bool):
             raise ValueError(
                 f"rms_norm_eps must be a positive number and tie_word_embeddings a bool, got {self.rms_norm_eps!r} and "
                 f"{self.tie_word_embeddings!r}."
             )
-        if self.num_attention_heads % self.num_key_value_heads or self.head_dim % 2:
-            raise ValueError(
-                f"num_attention_heads ({self.num_attention_heads}) must be a multiple of num_key_value_heads "
-                f"({self.num_key_value_heads}) and head_dim ({self.head_dim}) even."
-            )
+        for before, (dim, keys) in (("", self.heads_of(SLIDING)), (GLOBAL, self.heads_of(FULL))):
+            if self.num_attention_heads % keys or dim % 2:
+                raise ValueError(
+                    f"num_attention_heads ({self.num_attention_heads}) must be a multiple of "
+                    f"num_{before}key_value_heads ({keys}) and {before}head_dim ({dim}) even."
+                )
         for name, given, possible in (
             ("model_type", self.model_type, tuple(FAMILIES)),
             ("hidden_act", self.hidden_act, tuple(ACTIVATIONS)),
@@ -253,25 +205,20 @@ class Config:
                 f"layer_types holds {unknown[0]!r}, and a {self.model_type} has {' and '.join(self.family.kinds)}."
             )
         self._check_linear()
+        self._check_shared()
+        self._check_experts()
         if any(self.sliding) and not self.sliding_window:
             raise ValueError("Layers with sliding_attention need a sliding_window.")
         if self.no_rope_layers and len(self.no_rope_layers) != self.num_hidden_layers:
             raise ValueError(f"no_rope_layers names {len(self.no_rope_layers)} of {self.num_hidden_layers} layers.")
-        if not 0 <= self.num_experts_per_tok <= self.num_experts or bool(self.num_experts) != bool(
-            self.num_experts_per_tok
-        ):
-            raise ValueError(
-                f"num_experts_per_tok must be from 1 to the number of experts, got {self.num_experts_per_tok!r} of "
-                f"{self.num_experts!r}."
-            )
         if self.attn_logit_softcapping is not None and self.dtypes.attention == "fused":
             raise ValueError('attention "fused" cannot bound scores (attn_logit_softcapping): choose "plain".')
-        for rope in (self.rope, self.rope_sliding or self.rope):
-            half = rope.rotated_dims(self.head_dim) // 2
-            if not half or rope.rotated_dims(self.head_dim) % 2:
+        for rope, kind in ((self.rope, FULL), (self.rope_sliding or self.rope, SLIDING)):
+            dim, _ = self.heads_of(kind)
+            half = rope.rotated_dims(dim) // 2
+            if not half or rope.rotated_dims(dim) % 2:
                 raise ValueError(
-                    f"partial_rotary_factor {rope.partial_rotary_factor} must rotate an even part of a head of "
-                    f"{self.head_dim}."
+                    f"partial_rotary_factor {rope.partial_rotary_factor} must rotate an even part of a head of {dim}."
                 )
             if rope.rope_type == "longrope" and {len(rope.short_factor), len(rope.long_factor)} != {half}:
                 raise ValueError(
@@ -296,6 +243,38 @@ class Config:
         if set(self.layer_types) == {LINEAR}:
             raise ValueError("Of the layers at least one must have attention, but all have linear_attention.")
 
+    def _check_shared(self) -> None:
+        if (self.attention_k_eq_v or self.num_global_key_value_heads) and self.global_head_dim is None:
+            raise ValueError("attention_k_eq_v and num_global_key_value_heads need a global_head_dim.")
+        if not 0 <= self.num_kv_shared_layers < self.num_hidden_layers:
+            raise ValueError(
+                f"num_kv_shared_layers must be less than {self.num_hidden_layers}, the number of layers, got "
+                f"{self.num_kv_shared_layers!r}."
+            )
+        if self.family.full_last and self.kinds[-1] != FULL:
+            raise ValueError(f"The last layer of a {self.model_type} must have {FULL}, got {self.kinds[-1]}.")
+        first = self.num_hidden_layers - self.num_kv_shared_layers
+        if missing := set(self.kinds[first:]) - set(self.kinds[:first]):
+            raise ValueError(f"Shared keys and values need a layer with {missing.pop()} among the first {first}.")
+        if self.hidden_size_per_layer_input and self.vocab_size_per_layer_input < self.vocab_size:
+            raise ValueError(
+                f"vocab_size_per_layer_input ({self.vocab_size_per_layer_input}) must be at least vocab_size "
+                f"({self.vocab_size})."
+            )
+
+    def _check_experts(self) -> None:
+        chosen, count, width = self.num_experts_per_tok, self.num_experts, self.moe_intermediate_size
+        if not 0 <= chosen <= count or bool(count) != bool(chosen):
+            raise ValueError(
+                f"num_experts_per_tok must be from 1 to the number of experts, got {chosen!r} of {count!r}."
+            )
+        if bool(width) != bool(count and self.family.dense_beside):
+            raise ValueError(
+                f"moe_intermediate_size is the width of experts beside an MLP, as only "
+                f"{' and '.join(name for name, x in FAMILIES.items() if x.dense_beside)} may have them, got {width!r} "
+                f"for {count} experts of a {self.model_type}."
+            )
+
     @property
     def family(self) -> Family:
         return FAMILIES[self.model_type]
@@ -311,16 +290,53 @@ class Config:
         return LINEAR in self.kinds
 
     @property
-    def period(self) -> int:
-        """The number of layers after which the layers' leaves repeat: layer i has those of layer i % period."""
-        leaves = {kind: {leaf for leaf, kinds in KINDS_WITH.items() if kind in kinds} for kind in set(self.kinds)}
-        has = [leaves[kind] for kind in self.kinds]
-        return next(p for p in range(1, len(has) + 1) if has[p:] == has[:-p])
+    def loops(self) -> tuple[tuple[int, int, int], ...]:
+        """(first layer, end, period) of runs of layers: in a run layer i + period has the leaves of layer i.
+
+        Layers with the keys and values of others are a run of their own.
+        """
+        shared = self.num_hidden_layers - self.num_kv_shared_layers
+        ends = [(0, shared), (shared, self.num_hidden_layers)][: 1 + bool(self.num_kv_shared_layers)]
+        result = []
+        for first, end in ends:
+            names = [tuple(self.leaf_of(name, layer) for name in KINDS_WITH) for layer in range(first, end)]
+            periods = range(1, len(names) + 1)
+            result.append((first, end, next(p for p in periods if all(x == names[i % p] for i, x in enumerate(names)))))
+        return tuple(result)
+
+    def leaf_of(self, name: str, layer: int) -> str | None:
+        """The leaf with the weight `name` of a layer: the name, after GLOBAL or WIDE if they apply; None without it."""
+        kind, shared = self.kinds[layer], self.source(layer) != layer
+        full = kind == FULL and self.global_head_dim is not None
+        if kind not in KINDS_WITH.get(name, self.family.kinds) or (shared and name in OF_KEYS):
+            return None
+        if full and name == "v_proj" and self.attention_k_eq_v:
+            return None
+        if full and name in OF_HEADS:
+            return GLOBAL + name
+        return WIDE + name if shared and self.use_double_wide_mlp and name in OF_MLP else name
 
     def layers_with(self, leaf: str) -> tuple[int, ...]:
         """The layers that have a leaf of the tree of weights, in the order in which it is stacked over them."""
-        kinds = KINDS_WITH.get(leaf.removesuffix("_bias"), self.family.kinds)
-        return tuple(layer for layer, kind in enumerate(self.kinds) if kind in kinds)
+        leaf = leaf.removesuffix("_bias")
+        return tuple(layer for layer in range(self.num_hidden_layers) if self.leaf_of(plain(leaf), layer) == leaf)
+
+    def source(self, layer: int) -> int:
+        """The layer whose keys and values a layer reads: its own, or those of the last of its kind that has some."""
+        first = self.num_hidden_layers - self.num_kv_shared_layers
+        return layer if layer < first else max(i for i in range(first) if self.kinds[i] == self.kinds[layer])
+
+    @property
+    def with_keys(self) -> tuple[int, ...]:
+        """The layers with keys and values of their own."""
+        layers = enumerate(self.kinds)
+        return tuple(layer for layer, kind in layers if kind in ATTENTION and self.source(layer) == layer)
+
+    def heads_of(self, kind: str) -> tuple[int, int]:
+        """(head_dim, key-value heads) of the layers of a kind."""
+        if kind != FULL or self.global_head_dim is None:
+            return self.head_dim, self.num_key_value_heads
+        return self.global_head_dim, self.num_global_key_value_heads or self.num_key_value_heads
 
     @property
     def linear_widths(self) -> tuple[int, int]:

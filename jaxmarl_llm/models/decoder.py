@@ -14,10 +14,10 @@ from flax import struct
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.models import delta_net
 from jaxmarl_llm.models.attention import BLOCK, MANY, cache_layout, within
-from jaxmarl_llm.models.config import LINEAR, REMAT, Config, Remat
+from jaxmarl_llm.models.config import FULL, GLOBAL, LINEAR, REMAT, SLIDING, WIDE, Config, Remat, plain
 from jaxmarl_llm.models.delta_net import Memory, no_memory
-from jaxmarl_llm.models.kinds import one_layer, scan_layers
-from jaxmarl_llm.models.layers import angles, block, fuse, in_order, once, product, rms_norm
+from jaxmarl_llm.models.kinds import no_keys, one_layer, scan_layers
+from jaxmarl_llm.models.layers import BESIDE_NORMS, angles, block, fuse, in_order, layer_inputs, once, product, rms_norm
 from jaxmarl_llm.models.lora import Adapters, PolicyOf, merge
 from jaxmarl_llm.models.packing import Packing, packing
 
@@ -29,8 +29,8 @@ class Cache(struct.PyTreeNode):
     end.
     """
 
-    keys: tuple[jax.Array, ...]  # a layer with attention: [R, K, head_dim, slots], rotated
-    values: tuple[jax.Array, ...]  # a layer with attention: [R, K, slots, head_dim]
+    keys: tuple[jax.Array, ...]  # a layer in `Config.with_keys`: [R, K, head_dim, slots], rotated
+    values: tuple[jax.Array, ...]  # a layer in `Config.with_keys`: [R, K, slots, head_dim]
     length: jax.Array  # int32 [R], without the prompt; later slots hold garbage and are never read
     prompt: Cache | None = None
     memories: tuple[Memory, ...] = ()  # a layer with linear_attention: as `delta_net.no_memory` has it
@@ -57,28 +57,38 @@ def shapes(config: Config) -> dict:
     A leaf is stacked over the layers that have it (`Config.layers_with`). A map's bias has the map's name and the
     ending `_bias`.
     """
-    width, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
-    queries, keys = config.num_attention_heads * dim, config.num_key_value_heads * dim
-    maps: dict[str, tuple[int, ...]] = {
-        "q_proj": (queries * (1 + config.family.gated), width),
-        "k_proj": (keys, width),
-        "v_proj": (keys, width),
-        "o_proj": (width, queries),
-    }
-    if config.num_experts:
-        count = config.num_experts
-        maps |= {"router": (count, width)}
-        maps |= {name: (count, inner, width) for name in ("experts_gate", "experts_up")}
-        maps |= {"experts_down": (count, width, inner)}
-    else:
-        maps |= {name: (inner, width) for name in ("gate_proj", "up_proj")}
-        maps |= {"down_proj": (width, inner)}
+    width = config.hidden_size
+    maps: dict[str, tuple[int, ...]] = {}
     norms = {name: (width,) for name in config.family.norms if name}
-    if config.family.qk_norm:
-        per_head = config.family.qk_norm == "head"
-        norms |= {"q_norm": (dim if per_head else queries,), "k_norm": (dim if per_head else keys,)}
-    biases = {f"{name}_bias": maps[name][:1] for name in config.maps_with_bias}
-    leaves = {**norms, **maps, **biases}
+    for before, (dim, heads) in (("", config.heads_of(SLIDING)), (GLOBAL, config.heads_of(FULL))):
+        queries, keys = config.num_attention_heads * dim, heads * dim
+        maps |= {f"{before}q_proj": (queries * (1 + config.family.gated), width)}
+        maps |= {f"{before}{name}": (keys, width) for name in ("k_proj", "v_proj")} | {
+            f"{before}o_proj": (width, queries)
+        }
+        if config.family.qk_norm:
+            per_head = config.family.qk_norm == "head"
+            norms |= {
+                f"{before}q_norm": (dim if per_head else queries,),
+                f"{before}k_norm": (dim if per_head else keys,),
+            }
+    if config.num_experts:
+        count, size = config.num_experts, config.moe_intermediate_size or config.intermediate_size
+        maps |= {"router": (count, width)}
+        maps |= {name: (count, size, width) for name in ("experts_gate", "experts_up")}
+        maps |= {"experts_down": (count, width, size)}
+    if config.moe_intermediate_size:
+        norms |= dict.fromkeys((*BESIDE_NORMS, "router_scale"), (width,)) | {"expert_scale": (config.num_experts,)}
+    if config.moe_intermediate_size or not config.num_experts:
+        for before, inner in (("", config.intermediate_size), (WIDE, 2 * config.intermediate_size)):
+            maps |= {f"{before}{name}": (inner, width) for name in ("gate_proj", "up_proj")}
+            maps |= {f"{before}down_proj": (width, inner)}
+    size = config.hidden_size_per_layer_input
+    if size:
+        maps |= {"per_layer_input_gate": (size, width), "per_layer_projection": (width, size)}
+        norms |= {"post_per_layer_input_norm": (width,)}
+    biases = {f"{name}_bias": shape[:1] for name, shape in maps.items() if plain(name) in config.maps_with_bias}
+    leaves = {**norms, **maps, **biases} | ({"layer_scalar": (1,)} if config.family.scaled_layers else {})
     if config.recurrent:
         heads, (mixed, values) = config.linear_num_value_heads, config.linear_widths
         leaves |= {"in_proj_qkv": (mixed, width), "in_proj_z": (values, width), "out_proj": (width, values)}
@@ -87,15 +97,20 @@ def shapes(config: Config) -> dict:
         leaves |= {name: (heads,) for name in ("A_log", "dt")}
     tree = {
         "embed_tokens": (config.vocab_size, width),
-        "layers": {name: (len(config.layers_with(name)), *shape) for name, shape in leaves.items()},
+        "layers": {name: (count, *shape) for name, shape in leaves.items() if (count := len(config.layers_with(name)))},
         "norm": (width,),
     }
+    if size:
+        together = config.num_hidden_layers * size
+        tree |= {"embed_tokens_per_layer": (config.vocab_size_per_layer_input, together)}
+        tree |= {"per_layer_model_projection": (together, width), "per_layer_projection_norm": (size,)}
     return tree if config.tie_word_embeddings else {**tree, "lm_head": (config.vocab_size, width)}
 
 
 def init(config: Config, key: jax.Array) -> dict:
-    """Random weights: norms 1, biases 0, matrices normal with std 1/sqrt(in), embeddings with std 0.02 as in GPT-2.
+    """Random weights: norms and factors of layers 1, biases 0, matrices normal with std 1/sqrt(in).
 
+    Embeddings have std 0.02, as in GPT-2.
     The rates of decay A of linear_attention are uniform up to 16, and dt is 1, as in transformers.
     """
     leaves, treedef = jax.tree.flatten_with_path(shapes(config), is_leaf=lambda x: isinstance(x, tuple))
@@ -105,13 +120,13 @@ def init(config: Config, key: jax.Array) -> dict:
         name = path[-1].key
         if "norm" in name:
             return jnp.full(shape, 0.0 if config.family.minus_one and name != "linear_norm" else 1.0, dtype)
-        if name == "dt":
+        if name in ("dt", "layer_scalar", "router_scale", "expert_scale"):
             return jnp.ones(shape, dtype)
         if name == "A_log":
             return jnp.log(jax.random.uniform(jax.random.fold_in(key, index), shape, dtype, 0.01, 16))
         if name.endswith("_bias"):
             return jnp.zeros(shape, dtype)
-        std = 0.02 if name in ("embed_tokens", "lm_head") else shape[-1] ** -0.5
+        std = 0.02 if name in ("embed_tokens", "embed_tokens_per_layer", "lm_head") else shape[-1] ** -0.5
         return std * jax.random.normal(jax.random.fold_in(key, index), shape, dtype)
 
     return jax.tree.unflatten(treedef, [leaf(i, path, shape) for i, (path, shape) in enumerate(leaves)])
@@ -158,6 +173,7 @@ def forward(
     causal = size[None, :] <= size[:, None]
     masks = within(causal[None], (size[:, None] - size[None, :])[None], window)
     rows = embed(config, params, tokens)
+    inputs: tuple[jax.Array | None, ...] = layer_inputs(config, params, tokens, rows), None
     positions = jnp.broadcast_to(size[None], tokens.shape)
     prefix, prompt_policy, ends = None, policy, None if prompts is None else prompts.length
     if prompts is not None:
@@ -166,6 +182,7 @@ def forward(
         spread = partial(jnp.repeat, repeats=group, axis=0, total_repeat_length=tokens.shape[0])
         place = jnp.arange(prompts.tokens.shape[1], dtype=jnp.int32)
         prefix = embed(config, params, prompts.tokens)
+        inputs = inputs[0], layer_inputs(config, params, prompts.tokens, prefix)
         prompt_angles = angles(config, jnp.broadcast_to(place[None], prompts.tokens.shape))
         prompt_distance = (place[:, None] - place[None, :])[None]
         prompt_masks = within(prompt_distance >= 0, prompt_distance, window)
@@ -180,34 +197,42 @@ def forward(
 
     pieces, attention = remat == "full", partial(config.attention, fused=config.dtypes.attention == "fused")
 
-    def step(kind, carry, layer):
-        rows, prefix = carry
-        base, extra, sliding, *rotated = sharding.gather_weights(layer[:2]) + layer[2:]
-        pick = lambda kinds: jax.tree.map(partial(jnp.where, sliding), kinds[1], kinds[0]) if window else kinds[0]
+    def step(kind, shared, carry, layer):
+        rows, prefix, last = carry
+        base, extra, sliding, rotated, given = sharding.gather_weights(layer[:2]) + layer[2:]
+
+        def pick(kinds):
+            if config.global_head_dim is not None:  # loops then hold layers of known kinds
+                return kinds[kind == SLIDING]
+            return jax.tree.map(partial(jnp.where, sliding), kinds[1], kinds[0]) if window else kinds[0]
 
         def turn(kinds):
-            (cos, sin), any_turn = pick(kinds), rotated[0] if rotated else True
+            (cos, sin), any_turn = pick(kinds), True if rotated is None else rotated
             return (cos, sin) if any_turn is True else (jnp.where(any_turn, cos, 1), jnp.where(any_turn, sin, 0))
 
         weights = fuse(base, extra, owner)
         if kind == LINEAR:
-            return recur(weights, rows, prefix), None
+            return (*recur(weights, rows, prefix), last), None
         before: tuple = ()
+        of_kind = partial(block, config, kind, pieces=pieces, shared=bool(shared))
         if prefix is not None:
 
             def begin(q, k, v):
-                k, v = cache_layout(k, v)
+                k, v = shared[kind][1] if shared else cache_layout(k, v)
                 return attention(q, (k, v, pick(prompt_masks))), (k, v, pick(seen_masks))
 
             turned = turn(prompt_angles)
-            prefix, kept = block(config, kind, weights, prefix, turned, prompt_policy, begin, pieces=pieces)
+            prefix, kept = of_kind(weights, prefix, turned, prompt_policy, begin, own_input=given[1])
             before = (kept,)
 
         def attend(q, k, v):
-            return attention(q, *before, (*cache_layout(k, v), pick(masks))), None
+            k, v = shared[kind][0] if shared else cache_layout(k, v)
+            return attention(q, *before, (k, v, pick(masks))), (k, v)
 
-        rows, _ = block(config, kind, weights, rows, turn(row_angles), policy, attend, pieces=pieces)
-        return (rows, prefix), None
+        rows, kept = of_kind(weights, rows, turn(row_angles), policy, attend, own_input=given[0])
+        if last:
+            last = {**last, kind: (kept, before[0][:2] if before else None)}
+        return (rows, prefix, last), None
 
     def recur(weights, rows, prefix):
         memory = no_memory(config, len(rows))
@@ -229,10 +254,16 @@ def forward(
         rows, _ = block(config, LINEAR, weights, rows, None, policy, go_on, pieces=pieces)
         return rows, prefix
 
-    rotated = (jnp.asarray(config.no_rope_layers, bool),) if config.no_rope_layers else ()
-    scanned = (params["layers"], layers, jnp.asarray(config.sliding), *rotated)
-    steps = {kind: REMAT[remat](partial(step, kind)) for kind in config.kinds}
-    rows, prefix = scan_layers(config, steps, (rows, prefix), scanned)
+    rotated = jnp.asarray(config.no_rope_layers, bool) if config.no_rope_layers else None
+    by_layer = jax.tree.map(lambda x: jnp.moveaxis(x, 2, 0), inputs)
+    scanned = params["layers"], layers, jnp.asarray(config.sliding), rotated, by_layer
+    kept = dict.fromkeys(config.kinds if config.num_kv_shared_layers else ())
+    carry: tuple = rows, prefix, {kind: (no_keys(config, kind, rows), no_keys(config, kind, prefix)) for kind in kept}
+    for loop in config.loops:
+        shared, carry = (carry[2], (*carry[:2], {})) if loop[0] else ({}, carry)
+        steps = {kind: partial(step, kind, shared) for kind in config.kinds}
+        carry = scan_layers(config, steps, carry, scanned, loop, REMAT[remat])
+    rows, prefix, _ = carry
     norm = partial(rms_norm, config, weight=params["norm"])
     return norm(rows), None if prefix is None else norm(prefix)
 
@@ -285,9 +316,9 @@ def empty_cache(config: Config, rows: int, slots: int, prompt: Cache | None = No
             )
         check_shared(rows, len(prompt.length))
     linear = config.kinds.count(LINEAR)
-    heads, dim, layers = config.num_key_value_heads, config.head_dim, range(config.num_hidden_layers - linear)
-    keys = tuple(jnp.zeros((rows, heads, dim, slots), config.dtypes.cache) for _ in layers)
-    values = tuple(jnp.zeros((rows, heads, slots, dim), config.dtypes.cache) for _ in layers)
+    heads_of = [config.heads_of(config.kinds[i]) for i in config.with_keys]
+    keys = tuple(jnp.zeros((rows, heads, dim, slots), config.dtypes.cache) for dim, heads in heads_of)
+    values = tuple(jnp.zeros((rows, heads, slots, dim), config.dtypes.cache) for dim, heads in heads_of)
     memories = tuple(no_memory(config, rows) for _ in range(linear))
     if prompt is not None and linear:
         if len(prompt.length) != len(prompt.keys[0]):
@@ -334,14 +365,18 @@ def append(
 
     x = packed.pack(sharding.in_place(partial(embed, config, prepared), "embed_tokens", lookup=True)(tokens))
     angle, policy = jax.tree.map(packed.pack, angle), packed.rows(policy)
+    inputs = packed.map_rows(partial(layer_inputs, config, prepared))(packed.pack(tokens), x)
+    layer_of = partial(block, config, decoding=True, map_rows=packed.map_rows)
     keys, values, memories = list(cache.keys), list(cache.values), list(cache.memories)
     for i, (layer, kind) in enumerate(zip(prepared["layers"], config.kinds, strict=True)):
-        at = [other == LINEAR for other in config.kinds[:i]].count(kind == LINEAR)  # among the layers with such a cache
+        source = config.source(i)
+        at = config.kinds[:i].count(LINEAR) if kind == LINEAR else config.with_keys.index(source)
 
         def attend(q, k, v, at=at, sliding=config.sliding[i]):
-            q, k, v = map(packed.unpack, (q, k, v))
-            k, v = cache_layout(k, v)
-            k, v = write(cache.keys[at], k, 1), write(cache.values[at], v, 0)
+            q, new = packed.unpack(q), None if k is None else cache_layout(packed.unpack(k), packed.unpack(v))
+            k, v = keys[at], values[at]
+            if new is not None:
+                k, v = write(k, new[0], 1), write(v, new[1], 0)
             seen = [] if before is None else [(before.keys[at], before.values[at], seen_masks[sliding])]
             wide = [(k.astype(q.dtype), v.astype(q.dtype), mask) for k, v, mask in (*seen, (k, v, masks[sliding]))]
             return packed.pack(config.attention(q, *wide, used=used)), (k, v)
@@ -352,7 +387,8 @@ def append(
 
         turn = angle[config.sliding[i]] if not config.no_rope_layers or config.no_rope_layers[i] else None
         mix = recur if kind == LINEAR else attend
-        x, kept = block(config, kind, layer, x, turn, policy, mix, decoding=True, map_rows=packed.map_rows)
+        given = None if inputs is None else inputs[:, :, i]
+        x, kept = layer_of(kind, layer, x, turn, policy, mix, own_input=given, shared=source != i)
         if kind == LINEAR:
             memories[at] = kept
         else:

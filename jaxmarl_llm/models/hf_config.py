@@ -25,7 +25,9 @@ from jaxmarl_llm.models.hf_families import (
     ROPE,
     ROPE_KEYS,
     ROPE_REQUIRED,
+    ROPES,
     SIZES,
+    UNBOUNDED,
     WITHOUT_NUMBERS,
     WRAPPED,
     WRAPPER_KEYS,
@@ -53,7 +55,7 @@ def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
     """
     family: Any = given.get("model_type")
     if WORD.fits(family) and family in WRAPPED:
-        given = text_of(given, *WRAPPED[family])
+        given = text_of(given, *WRAPPED[family], bounded=family not in UNBOUNDED)
         family = given["model_type"]
     if not WORD.fits(family) or family not in FAMILIES:
         raise Refused(f"model_type is {quote(family)} and must be one of {', '.join([*FAMILIES, *WRAPPED])}")
@@ -62,6 +64,7 @@ def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
         if name in defaults and given.get(name) is None and other in given:  # transformers 5 accepts both names
             given = {name: given[other], **{key: value for key, value in given.items() if key not in EXPERTS}}
     known = {*SIZES, *defaults, "rope_scaling", "rope_parameters", *WITHOUT_NUMBERS}
+    known |= {"per_layer_config"} if "global_head_dim" in defaults else set()
     only = ONLY | OWN_ONLY.get(family, {})
     problems = [f"{key} is missing" for key in SIZES if given.get(key) is None]
     wrong = misfits({key: given[key] for key in given if key in {*SIZES, *defaults, "eos_token_id"}}, KEYS)
@@ -88,7 +91,10 @@ def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
     heads, layers = values["num_attention_heads"], values["num_hidden_layers"]
     values["num_key_value_heads"] = values["num_key_value_heads"] or heads
     values["head_dim"] = values["head_dim"] or defaults["head_dim"] or values["hidden_size"] // heads
-    values["intermediate_size"] = values.pop("moe_intermediate_size", values["intermediate_size"])
+    if "enable_moe_block" in defaults:
+        values |= experts_beside(values)
+    else:
+        values["intermediate_size"] = values.pop("moe_intermediate_size", values["intermediate_size"])
     values |= {field: values[name] for name, field in OWN_NAMES.items() if name in values}
     if "no_rope_layers" in values:
         interval = values["no_rope_layer_interval"]
@@ -101,6 +107,8 @@ def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
     kinds = layer_types(family, values, layers)
     if given.get("layer_types") is not None and len(kinds) != layers:
         raise Refused(f"layer_types names {len(kinds)} of {layers} layers")
+    if "global_head_dim" in defaults:
+        values |= global_heads(given, values, kinds)
     possible = MODEL[family].kinds
     if unknown := [kind for kind in kinds if kind not in possible]:
         raise Refused(f"layer_types holds {quote(unknown[0])} and must hold {' or '.join(possible)}")
@@ -120,10 +128,12 @@ def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
         raise Refused(str(error).rstrip(".")) from error
 
 
-def text_of(given: Mapping[str, Any], family: str, sizes: Mapping[str, int], ties: bool) -> dict[str, Any]:
+def text_of(
+    given: Mapping[str, Any], family: str, sizes: Mapping[str, int], ties: bool, bounded: bool
+) -> dict[str, Any]:
     """The text model's keys in the config.json of a model of text and images. Raises Refused with all problems.
 
-    `sizes` and `ties`, if embeddings are tied to the head, are the defaults.
+    `sizes` and `ties`, if embeddings are tied to the head, are the defaults. Logits may be bounded only if `bounded`.
     """
     text = given.get("text_config")
     if not isinstance(text, Mapping):
@@ -135,13 +145,53 @@ def text_of(given: Mapping[str, Any], family: str, sizes: Mapping[str, int], tie
     tied = ties if given.get("tie_word_embeddings") is None else given["tie_word_embeddings"]
     if text.get("tie_word_embeddings") not in (None, tied):
         problems.append(f"tie_word_embeddings is {quote(tied)}, but not in text_config")
-    if text.get("final_logit_softcapping") is not None:  # transformers' model of text and images ignores it
+    if (
+        text.get("final_logit_softcapping") is not None and not bounded
+    ):  # transformers' model of text and images ignores it
         problems.append(f"final_logit_softcapping is {quote(text['final_logit_softcapping'])} and must be None here")
     if problems:
         raise Refused(join_problems(problems))
     settings = {key: value for key, value in text.items() if value is not None or key not in sizes}
     ends = {"eos_token_id": given["eos_token_id"]} if "eos_token_id" in given else {}
     return {**sizes, **settings, **ends, "model_type": family, "tie_word_embeddings": tied}
+
+
+def experts_beside(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes of experts beside the MLPs, 0 without experts. Raises Refused for a missing one."""
+    keys = "num_experts", "top_k_experts", "moe_intermediate_size"
+    if not values["enable_moe_block"]:
+        return {**dict.fromkeys(keys, 0), "norm_topk_prob": False}  # they may stand there, and are not read
+    if missing := [key for key in keys if values[key] is None]:
+        raise Refused(f"enable_moe_block is True, but {' and '.join(missing)} is missing")
+    return {}
+
+
+def global_heads(given: Mapping[str, Any], values: Mapping[str, Any], kinds: tuple[str, ...]) -> dict[str, Any]:
+    """Sizes of the heads of full layers, by the layers of per_layer_config if it is given. Raises Refused."""
+    sizes = {"head_dim": values["global_head_dim"], "num_key_value_heads": values["num_global_key_value_heads"]}
+    if not values["attention_k_eq_v"]:
+        sizes["num_key_value_heads"] = None  # as in transformers
+    layers = given.get("per_layer_config")
+    if layers is not None:
+        if not isinstance(layers, Mapping):
+            raise Refused(f"per_layer_config is {quote(layers)}, not a table of settings")
+        base = {key: values[key] for key in sizes}
+        by_kind: dict[str, dict[str, Any]] = {}
+        for layer, kind in enumerate(kinds):
+            changes: Any = layers.get(str(layer), {})
+            if not isinstance(changes, Mapping) or changes.keys() - base.keys() or misfits(dict(changes), KEYS):
+                raise Refused(
+                    f"per_layer_config has {quote(changes)} for layer {layer}, not other sizes of heads alone"
+                )
+            changed = {**base, **changes}
+            if by_kind.setdefault(kind, base if kind == SLIDING else changed) != changed:
+                raise Refused(f"per_layer_config has {quote(changes)} for layer {layer}, unlike others of its kind")
+        if unknown := layers.keys() - {str(layer) for layer in range(len(kinds))}:
+            raise Refused(f"per_layer_config names {quote(min(map(str, unknown)))}, which is no layer")
+        sizes = by_kind.get(FULL, sizes)
+    if sizes["num_key_value_heads"] == values["num_key_value_heads"]:
+        sizes["num_key_value_heads"] = None
+    return {"global_head_dim": sizes["head_dim"], "num_global_key_value_heads": sizes["num_key_value_heads"]}
 
 
 def layer_types(family: str, values: dict[str, Any], layers: int) -> tuple[str, ...]:
@@ -152,15 +202,20 @@ def layer_types(family: str, values: dict[str, Any], layers: int) -> tuple[str, 
     if given is not None:
         return tuple(given)
     other = OTHERS.get(family)
-    if other is None or ("sliding_window" in values and values["sliding_window"] is None and not is_gemma(family)):
+    if other is None or ("sliding_window" in values and values["sliding_window"] is None and not windowed(family)):
         return ()
     _, kind = MODEL[family].kinds
     return tuple(kind if other(values, layer) else FULL for layer in range(layers))
 
 
 def is_gemma(family: str) -> bool:
-    """True if the configuration class always has a sliding window and `query_pre_attn_scalar`."""
+    """True if the configuration class has `query_pre_attn_scalar`."""
     return "query_pre_attn_scalar" in FAMILIES[family]
+
+
+def windowed(family: str) -> bool:
+    """True if the configuration class always has a sliding window."""
+    return "final_logit_softcapping" in FAMILIES[family]
 
 
 def ropes(given: Mapping[str, Any], values: dict[str, Any], problems: list[str]) -> tuple[Rope, Rope | None]:
@@ -169,6 +224,10 @@ def ropes(given: Mapping[str, Any], values: dict[str, Any], problems: list[str])
     Up to version 4 transformers wrote rope_theta and rope_scaling; version 5 writes rope_parameters, for Gemma by layer
     type. Both are read. The bases are removed from `values`.
     """
+    if default := ROPES.get(given["model_type"]):
+        if given.get("rope_scaling") is not None:
+            problems.append("rope_scaling is given, but this model_type has rope_parameters by type of layer")
+        return ropes_by_kind(table_in(given, "rope_parameters", problems) or default, default, values, problems)
     theta, local = values.pop("rope_theta"), values.pop("rope_local_base_freq", None)
     positions, partial = values["max_position_embeddings"], values.get("partial_rotary_factor")
     scaling, parameters = (table_in(given, key, problems) for key in ("rope_scaling", "rope_parameters"))
@@ -194,10 +253,23 @@ def ropes(given: Mapping[str, Any], values: dict[str, Any], problems: list[str])
                 return Rope(), None
         rope = rope_of(table, theta, positions, problems)
         return (rope if partial is None else replace(rope, partial_rotary_factor=partial)), None
+    tables = {FULL: {**scaling, "rope_theta": scaling.get("rope_theta", theta)}, SLIDING: {"rope_theta": local}}
+    return ropes_by_kind(parameters, tables, values, problems)
+
+
+def ropes_by_kind(
+    parameters: Mapping[str, Any], default: Mapping[str, Mapping[str, Any]], values: dict[str, Any], problems: list[str]
+) -> tuple[Rope, Rope]:
+    """The rotary embeddings of (full, sliding) layers of rope_parameters by kind; appends to `problems`.
+
+    The table of a kind that has none is the default's, and so is a base that a table does not name.
+    """
     unknown = parameters.keys() - {FULL, SLIDING}
     problems += [f"rope_parameters holds {quote(key)[1:-1]}, not only {FULL} and {SLIDING}" for key in sorted(unknown)]
-    full, sliding = (table_in(parameters, key, problems) for key in (FULL, SLIDING))
-    return rope_of(full or scaling, theta, positions, problems), rope_of(sliding, local, positions, problems)
+    positions, theta = values["max_position_embeddings"], {kind: default[kind]["rope_theta"] for kind in default}
+    tables = {kind: table_in(parameters, kind, problems) or default[kind] for kind in (FULL, SLIDING)}
+    full, sliding = (rope_of(tables[kind], theta[kind], positions, problems) for kind in (FULL, SLIDING))
+    return full, sliding
 
 
 def table_in(given: Mapping[str, Any], key: str, problems: list[str]) -> Mapping[str, Any]:
@@ -216,9 +288,11 @@ def rope_of(given: Mapping[str, Any], theta: float, positions: int, problems: li
     values = {key: value for key, value in given.items() if value is not None and key not in ("type", "rope_type")}
     theta = values.pop("rope_theta", theta)
     for key, value in values.items():
+        if key in ROPE_KEYS[kind]:
+            continue
         if key in ONLY and value not in ONLY[key]:
             problems.append(f"{key} is {quote(value)} and must be {' or '.join(map(repr, ONLY[key]))}")
-        elif key not in ONLY and key not in ROPE_KEYS[kind]:
+        elif key not in ONLY:
             problems.append(f"{quote(key)[1:-1]} ({quote(value)}) is not known to rope_type {kind}")
     if wrong := misfits(given, ROPE):
         problems += wrong
@@ -248,6 +322,10 @@ def canonical(config: Config) -> Config:
         config = replace(config, query_pre_attn_scalar=None)
     if all(config.no_rope_layers):
         config = replace(config, no_rope_layers=())
+    if not config.hidden_size_per_layer_input:
+        config = replace(config, vocab_size_per_layer_input=0)
+    if config.num_global_key_value_heads == config.num_key_value_heads:
+        config = replace(config, num_global_key_value_heads=None)
     if set(config.kinds) == {FULL}:
         config = replace(config, layer_types=())
     if not any(config.sliding):
@@ -257,7 +335,7 @@ def canonical(config: Config) -> Config:
 
 def local_rope(config: Config) -> bool:
     """True if the family's sliding layers have another rotary embedding than its full layers."""
-    return "rope_local_base_freq" in FAMILIES[config.model_type]
+    return "rope_local_base_freq" in FAMILIES[config.model_type] or config.model_type in ROPES
 
 
 def config_json(config: Config) -> dict[str, Any]:
@@ -271,16 +349,21 @@ def config_json(config: Config) -> dict[str, Any]:
     names = {field.name for field in fields(Config)}
     said: dict[str, Any] = {key: getattr(config, key) for key in names}
     said |= {"num_local_experts": config.num_experts, "moe_intermediate_size": config.intermediate_size}
+    if "enable_moe_block" in family:
+        said |= {"enable_moe_block": bool(config.num_experts), "num_experts": config.num_experts or None}
+        said |= {"top_k_experts": config.num_experts_per_tok or None}
+        said |= {"moe_intermediate_size": config.moe_intermediate_size or None}
     said |= {"no_rope_layers": list(config.no_rope_layers or (1,) * config.num_hidden_layers)}
     said |= {"partial_rotary_factor": config.rope.partial_rotary_factor}
     said |= {"layer_types": list(config.kinds)}
+    said |= {"vocab_size_per_layer_input": config.vocab_size_per_layer_input or config.vocab_size}
     said |= {"use_sliding_window": any(config.sliding), "hidden_activation": config.hidden_act}
     said |= {"original_max_position_embeddings": config.rope.original_max_position_embeddings}
     value: dict[str, Any] = {key: said[key] for key in (*SIZES, *family) if key in said}
-    if is_gemma(config.model_type) and not any(config.sliding):  # transformers needs a window even if no layer slides
+    if windowed(config.model_type) and not any(config.sliding):  # transformers needs a window even if no layer slides
         value["sliding_window"] = family["sliding_window"]
     local = config.rope_sliding or Rope()
-    if local_rope(config) and local.rope_type != "default":
+    if local_rope(config) and (local.rope_type != "default" or config.model_type in ROPES):
         value["rope_parameters"] = {FULL: rope_json(config.rope), SLIDING: rope_json(local)}
     elif config.model_type == "qwen3_5_text":  # versions that know the family have the table
         value["rope_parameters"] = rope_json(config.rope) | {

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from jaxmarl_llm.models.config import FULL, SLIDING
 from jaxmarl_llm.text.refusals import FLAG, WORD, WORDS, Kind, either, list_of, number, whole
 
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
@@ -41,6 +42,9 @@ GEMMA = LLAMA | {
     "final_logit_softcapping": None,
 }
 GEMMA = {key: value for key, value in GEMMA.items() if key != "hidden_act"} | {"hidden_activation": "gelu_pytorch_tanh"}
+GEMMA4_TEXT = {key: value for key, value in GEMMA.items() if key not in ("query_pre_attn_scalar", "rope_theta")}
+GEMMA4_TEXT |= {"global_head_dim": 512, "num_global_key_value_heads": None, "attention_k_eq_v": False}
+GEMMA4_TEXT |= {"num_kv_shared_layers": 0, "use_double_wide_mlp": False}
 FAMILIES: dict[str, dict[str, Any]] = {  # {model_type: {key: default}}
     "llama": LLAMA | BIASES,
     "mistral": MISTRAL,
@@ -74,6 +78,11 @@ FAMILIES: dict[str, dict[str, Any]] = {  # {model_type: {key: default}}
     | {"partial_rotary_factor": 0.25, "layer_types": None, "full_attention_interval": 4}
     | {"linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_conv_kernel_dim": 4}
     | {"linear_key_head_dim": 128, "linear_value_head_dim": 128},
+    "gemma4_unified_text": GEMMA4_TEXT | {"max_position_embeddings": 262144, "sliding_window": 1024},
+    "gemma4_text": GEMMA4_TEXT
+    | {"max_position_embeddings": 131072, "sliding_window": 512}
+    | {"hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262144}
+    | {"enable_moe_block": False, "num_experts": None, "top_k_experts": None, "moe_intermediate_size": None},
 }
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
@@ -89,32 +98,48 @@ ARCHITECTURES = {
     "smollm3": "SmolLM3ForCausalLM",
     "granite": "GraniteForCausalLM",
     "qwen3_5_text": "Qwen3_5ForCausalLM",
+    "gemma4_text": "Gemma4ForCausalLM",
+    "gemma4_unified_text": "Gemma4UnifiedForCausalLM",
 }
 ALWAYS: dict[str, dict[str, Any]] = {  # facts without a key
     "qwen2": {"attention_bias": True},
     "mixtral": {"norm_topk_prob": True},
+    "gemma4_text": {"attention_multiplier": 1.0, "norm_topk_prob": True},
+    "gemma4_unified_text": {"attention_multiplier": 1.0},
 }
-OWN_NAMES = {"num_local_experts": "num_experts"}  # {a family's key: field of Config}
+OWN_NAMES = {  # {a family's key: field of Config}
+    "num_local_experts": "num_experts",
+    "top_k_experts": "num_experts_per_tok",
+}
 EXPERTS = ("num_local_experts", "num_experts")
 WRAPPED = {  # {model_type of a model of text and images: (the text's model_type, its default sizes, tied by default)}
     "gemma3": ("gemma3_text", dict(zip(SIZES, (262208, 2304, 9216, 26, 8), strict=True)), True),
     "qwen3_5": ("qwen3_5_text", dict(zip(SIZES, (248320, 4096, 12288, 32, 16), strict=True)), False),
+    "gemma4": ("gemma4_text", dict(zip(SIZES, (262144, 2304, 9216, 30, 8), strict=True)), True),
+    "gemma4_unified": ("gemma4_unified_text", dict(zip(SIZES, (262144, 2304, 9216, 30, 8), strict=True)), True),
 }
+UNBOUNDED = {"gemma3"}  # models of text and images in which transformers ignores final_logit_softcapping
 WRAPPER_KEYS = {"text_config", "vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index"}
 WRAPPER_KEYS |= {"image_token_index", "tie_word_embeddings", "image_token_id", "boi_token_id", "eoi_token_id"}
 WRAPPER_KEYS |= {"video_token_id", "vision_start_token_id", "vision_end_token_id", "language_model_only"}
+WRAPPER_KEYS |= {"audio_config", "boa_token_id", "eoa_token_index", "eoa_token_id", "audio_token_id"}
+WRAPPER_KEYS |= {"vision_soft_tokens_per_image"}
 COUNT, WIDTH, POSITIONS = whole(1, 1 << 16), whole(1, 1 << 22), whole(1, 1 << 31)
 ANGLE = number(least=1e-6)  # divisors of frequencies; this keeps the angles of all positions finite
 KEYS: dict[str, Kind] = {  # kinds of the values; null is allowed too
     **dict.fromkeys(("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size"), WIDTH),
     **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "head_dim", "no_rope_layer_interval"), COUNT),
-    **dict.fromkeys(("num_experts", "num_local_experts", "num_experts_per_tok"), whole(1, 4096)),
+    **dict.fromkeys(("num_experts", "num_local_experts", "num_experts_per_tok", "top_k_experts"), whole(1, 4096)),
     "no_rope_layers": list_of(whole(0, 1), "a list of 0 and 1"),
     **{"num_hidden_layers": whole(1, 1024), "max_window_layers": whole(0, 1024), "sliding_window_pattern": COUNT},
     **dict.fromkeys(("max_position_embeddings", "sliding_window", "original_max_position_embeddings"), POSITIONS),
     **dict.fromkeys(("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window"), FLAG),
     **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads", "full_attention_interval"), COUNT),
     **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), COUNT),
+    **dict.fromkeys(("global_head_dim", "num_global_key_value_heads"), COUNT),
+    **dict.fromkeys(("attention_k_eq_v", "use_double_wide_mlp", "enable_moe_block"), FLAG),
+    **{"num_kv_shared_layers": whole(0, 1024), "hidden_size_per_layer_input": whole(0, 1 << 16)},
+    "vocab_size_per_layer_input": WIDTH,
     **{"linear_conv_kernel_dim": whole(2, 64), "norm_topk_prob": FLAG, "partial_rotary_factor": number(1.0)},
     **dict.fromkeys(("rope_theta", "rope_local_base_freq"), ANGLE),
     **dict.fromkeys(("final_logit_softcapping", "attn_logit_softcapping"), number()),
@@ -168,7 +193,14 @@ OWN_ONLY: dict[str, dict[str, tuple]] = {  # {model_type: such keys of its own}
         "mamba_ssm_dtype": ("float32",),
         "mtp_num_hidden_layers": (0, 1, None),  # a head that predicts the token after the next; it is not read
         "mtp_use_dedicated_embeddings": (False, True, None),
-    }
+    },
+    "gemma4_text": {"use_bidirectional_attention": ("vision", None)},  # among the tokens of an image
+    "gemma4_unified_text": {
+        "use_bidirectional_attention": ("vision", None),
+        "hidden_size_per_layer_input": (0, None),
+        "enable_moe_block": (False, None),
+        **dict.fromkeys(("num_experts", "top_k_experts", "moe_intermediate_size"), (None,)),
+    },
 }
 IDS = "bos_token_id", "eos_token_id", "pad_token_id"  # the defaults are those of a family's large vocabulary
 WITHOUT_NUMBERS = (
@@ -190,6 +222,14 @@ ROPE_KEYS = {  # {rope_type: its keys, required ones first}
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "yarn": ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor"),
     "longrope": ("short_factor", "long_factor", "factor", "original_max_position_embeddings", "attention_factor"),
+    "proportional": ("partial_rotary_factor",),
+}
+ROPES: dict[str, dict[str, dict[str, Any]]] = {  # {model_type: default rope_parameters by kind of layer}
+    name: {
+        FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+        SLIDING: {"rope_type": "default", "rope_theta": 1e4},
+    }
+    for name in ("gemma4_text", "gemma4_unified_text")
 }
 ROPE_REQUIRED = {"factor", "low_freq_factor", "high_freq_factor", "short_factor", "long_factor"}
 # (values, layer) -> the layer is of the family's other kind, not FULL, if layer_types is absent
@@ -199,6 +239,10 @@ OTHERS: dict[str, Callable[[Mapping[str, Any], int], bool]] = {
     **dict.fromkeys(("qwen2", "qwen3"), lambda values, layer: layer >= values["max_window_layers"]),
     "gemma2": lambda values, layer: layer % 2 == 0,
     "gemma3_text": lambda values, layer: (layer + 1) % values["sliding_window_pattern"] != 0,
+    **dict.fromkeys(
+        ("gemma4_text", "gemma4_unified_text"),
+        lambda values, layer: (layer + 1) % 6 != 0 and layer < values["num_hidden_layers"] - 1,
+    ),
     "smollm3": lambda values, layer: not values["no_rope_layers"][layer],
 }
 QWEN3 = {  # common to all sizes, from their config.json
@@ -242,3 +286,34 @@ KNOWN |= {
     )
 }
 HUB_IDS = {name: f"Qwen/Qwen{name.removeprefix('qwen').upper()}" for name in KNOWN}  # {short name: id on the hub}
+GEMMA4 = {  # the text models; sizes from Google's own code, github.com/google-deepmind/gemma, gm/nn/gemma4/_gemma4.py
+    "model_type": "gemma4_text",
+    "vocab_size": 262144,
+    "head_dim": 256,
+    "global_head_dim": 512,
+    "final_logit_softcapping": 30.0,
+}
+LARGE = {"attention_k_eq_v": True, "sliding_window": 1024, "max_position_embeddings": 262144}
+LARGE |= {"hidden_size_per_layer_input": 0}
+KNOWN |= {
+    name: GEMMA4 | dict(zip(SIZES[1:], sizes, strict=True)) | {"num_key_value_heads": heads} | more
+    for name, sizes, heads, more in (
+        (
+            "gemma4-e2b",
+            (1536, 6144, 35, 8),
+            1,
+            {"num_kv_shared_layers": 20, "use_double_wide_mlp": True} | {"layer_types": [*[SLIDING] * 4, FULL] * 7},
+        ),
+        ("gemma4-e4b", (2560, 10240, 42, 8), 2, {"num_kv_shared_layers": 18}),
+        (
+            "gemma4-26b-a4b",
+            (2816, 2112, 30, 16),
+            8,
+            LARGE
+            | {"num_global_key_value_heads": 2, "enable_moe_block": True, "num_experts": 128}
+            | {"top_k_experts": 8, "moe_intermediate_size": 704},
+        ),
+        ("gemma4-31b", (5376, 21504, 60, 32), 16, LARGE | {"num_global_key_value_heads": 4}),
+    )
+}
+HUB_IDS |= {f"gemma4-{size.lower()}": f"google/gemma-4-{size}-it" for size in ("E2B", "E4B", "26B-A4B", "31B")}

@@ -17,7 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.models.attention import FEW, rotate
-from jaxmarl_llm.models.config import ACTIVATIONS, LINEAR, Config
+from jaxmarl_llm.models.config import ACTIVATIONS, FULL, LINEAR, SLIDING, Config, plain
 from jaxmarl_llm.models.lora import MAPS, PolicyOf
 
 FUSED = {
@@ -27,8 +27,12 @@ FUSED = {
     "down_proj": ("down_proj",),
     "in_proj": ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"),
     "out_proj": ("out_proj",),
+    "per_layer_input_gate": ("per_layer_input_gate",),
+    "per_layer_projection": ("per_layer_projection",),
 }
 
+BESIDE_NORMS = "post_feedforward_layernorm_1", "pre_feedforward_layernorm_2", "post_feedforward_layernorm_2"
+"""Norms after the MLP, before the experts beside it, and after them."""
 SEVERAL = 4  # with so many adapters or more, a row may compute with its own adapter alone
 COPIED = 64  # a row gets a copy of its adapter if tokens x (adapters - 1) are at least COPIED x rows
 PIECES = 4  # with full rematerialisation the MLP, which has the largest activations, runs on 4 pieces of a row
@@ -70,14 +74,18 @@ def _product_back(dtype: Any, kept: tuple[jax.Array, jax.Array], dy: jax.Array) 
 _product.defvjp(lambda x, weight, dtype: (_product(x, weight, dtype), (x, weight)), _product_back)
 
 
-def rms_norm(config: Config, x: jax.Array, weight: jax.Array, minus_one: bool | None = None) -> jax.Array:
-    """RMSNorm (https://arxiv.org/abs/1910.07467): x [..., n] over its root mean square, times weight [n].
+def rms_norm(config: Config, x: jax.Array, weight: jax.Array | None, minus_one: bool | None = None) -> jax.Array:
+    """RMSNorm (https://arxiv.org/abs/1910.07467): x [..., n] over its root mean square, times weight [n] if given.
 
     With `minus_one`, by default as the family has it, weight - 1 is stored.
     """
     y = x.astype(jnp.float32)
     y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + config.rms_norm_eps)
+    if weight is None:
+        return y.astype(x.dtype)
     weight = jnp.expand_dims(weight, tuple(range(x.ndim - 1)))
+    if config.family.wide_norms:
+        return (y * weight.astype(jnp.float32)).astype(x.dtype)
     if config.family.minus_one if minus_one is None else minus_one:
         return (y * (1 + weight.astype(jnp.float32))).astype(x.dtype)
     return y.astype(x.dtype) * weight.astype(x.dtype)
@@ -86,11 +94,29 @@ def rms_norm(config: Config, x: jax.Array, weight: jax.Array, minus_one: bool | 
 def angles(config: Config, positions: jax.Array) -> tuple[tuple[jax.Array, jax.Array], ...]:
     """(cosine, sine) float32 [R, T, 1, rotated / 2] at positions int32 [R, T], for (full, sliding) layers."""
     result = []
-    for rope in (config.rope, config.rope_sliding or config.rope):
-        frequencies, scale = rope.frequencies(config.head_dim)
+    for rope, kind in ((config.rope, FULL), (config.rope_sliding or config.rope, SLIDING)):
+        frequencies, scale = rope.frequencies(config.heads_of(kind)[0])
         angle = positions[:, :, None, None].astype(jnp.float32) * jnp.asarray(frequencies)[None, None, None, :]
         result.append((jnp.cos(angle) * scale, jnp.sin(angle) * scale))
     return tuple(result)
+
+
+def layer_inputs(config: Config, params: dict, tokens: jax.Array, x: jax.Array) -> jax.Array | None:
+    """Inputs of every layer beside its hidden states, [R, T, L, size], or None if the model has none.
+
+    They are (a + b) / sqrt(2) of a second embedding a of tokens int32 [R, T], and a normed projection b of their
+    first, x [R, T, D].
+    """
+    size = config.hidden_size_per_layer_input
+    if not size:
+        return None
+    lookup = sharding.in_place(lambda tokens: params["embed_tokens_per_layer"][tokens], "embed_tokens", lookup=True)
+    second = lookup(tokens).astype(x.dtype) * jnp.asarray(size**0.5, x.dtype)
+    first = product(x, params["per_layer_model_projection"].astype(x.dtype))
+    first = first * jnp.asarray(config.hidden_size**-0.5, x.dtype)
+    first, second = (part.reshape(*tokens.shape, -1, size) for part in (first, second))
+    first = rms_norm(config, first, params["per_layer_projection_norm"])
+    return (first + second) * jnp.asarray(2**-0.5, x.dtype)
 
 
 def once(tree: Any) -> Any:
@@ -103,17 +129,20 @@ def once(tree: Any) -> Any:
 
 
 def fuse(layer: dict, adapters: dict, owner: dict[str, np.ndarray]) -> dict:
-    """A layer with joined maps: norms by name, and {map: {"w", "bias", "a", "b", "owner"}}.
+    """A layer with joined maps: norms by their plain name, and {map: {"w", "bias", "a", "b", "owner"}}.
 
     Maps of the same input are joined. Their b is block-diagonal, so an adapter on q, k and v costs one pair of products
     instead of three. On a mesh that splits weights the maps stay separate: a joined output would be split again.
     With SEVERAL policies of equal rank, "each" holds (a [P, ranks of all maps, in], (b [P, rank, out] of every map)).
     """
+    owner = {plain(name): owner[name] for name in adapters}
+    layer, adapters = ({plain(name): leaf for name, leaf in tree.items()} for tree in (layer, adapters))
     fused = {name: leaf for name, leaf in layer.items() if name not in MAPS and not name.endswith("_bias")}
     join = lambda parts: jnp.concatenate(parts) if len(parts) > 1 else parts[0]
     groups = {name: (name,) for name in MAPS} if sharding.divided() else FUSED
-    for group, names in groups.items():
-        if names[0] not in layer:
+    for group, maps in groups.items():
+        names = tuple(name for name in maps if name in layer)
+        if not names:
             continue
         fused[group] = {"w": join([layer[name] for name in names])}
         if f"{names[0]}_bias" in layer:
@@ -223,19 +252,29 @@ def own_adapter(x: jax.Array, by_policy: tuple[jax.Array, tuple[jax.Array, ...]]
 def experts(config: Config, layer: dict, x: jax.Array) -> jax.Array:
     """The mixture of experts of x [R, T, D]: the sum of a token's experts, weighted by the router's probabilities.
 
+    Experts beside an MLP have norms before and after them, and their router a norm and scales.
     Every expert computes every token, with weight 0 for tokens of other experts. This is exact, without a limit of
     tokens per expert, and each device computes its own experts (https://arxiv.org/abs/2401.04088).
     """
-    rows = x.reshape(-1, x.shape[-1])
-    odds = jax.nn.softmax(product(rows, layer["router"].astype(x.dtype)).astype(jnp.float32), -1)
+    rows = routed = x.reshape(-1, x.shape[-1])
+    if config.moe_intermediate_size:
+        scale = layer["router_scale"] * config.hidden_size**-0.5
+        routed = rms_norm(config, rows, None) * scale[None].astype(x.dtype)
+        rows = rms_norm(config, rows, layer[BESIDE_NORMS[1]])
+    odds = jax.nn.softmax(product(routed, layer["router"].astype(x.dtype)).astype(jnp.float32), -1)
     best, chosen = jax.lax.top_k(odds, config.num_experts_per_tok)
     if config.norm_topk_prob:
         best = best / best.sum(-1, keepdims=True)
     taken = (jax.nn.one_hot(chosen, config.num_experts) * best[..., None]).sum(1)  # [N, experts]
+    if config.moe_intermediate_size:
+        taken = taken * layer["expert_scale"][None].astype(jnp.float32)
     gate, up, down = (layer[f"experts_{name}"].astype(x.dtype) for name in ("gate", "up", "down"))
     inner = ACTIVATIONS[config.hidden_act](jnp.einsum("nd,eid->eni", rows, gate)) * jnp.einsum("nd,eid->eni", rows, up)
     inner = inner * taken.T[..., None].astype(x.dtype)
-    return jnp.einsum("eni,edi->nd", inner, down).reshape(x.shape)
+    y = jnp.einsum("eni,edi->nd", inner, down)
+    if config.moe_intermediate_size:
+        y = rms_norm(config, y, layer[BESIDE_NORMS[2]])
+    return y.reshape(x.shape)
 
 
 def block(
@@ -249,16 +288,20 @@ def block(
     decoding: bool = False,
     pieces: bool = False,
     map_rows: Callable[[Callable], Callable] = lambda of_rows: of_rows,
+    own_input: jax.Array | None = None,
+    shared: bool = False,
 ):
     """A decoder layer of a kind on x [R, T, D]: returns (x, kept).
 
     `mix` mixes the tokens of a row and stores what later tokens need. For attention it is mix(q, k, v) -> ([R, T, H *
-    head_dim], kept), for linear_attention mix(qkv, b, a) as in `delta_net.mix`. Without `angle` nothing is rotated.
-    With `pieces` the MLP computes a part of the positions at a time, forward and backward. Everything but `mix` treats
-    rows independently and is called as map_rows(f)(arrays of rows). When packed, a row is one token, and map_rows
-    computes only the tokens in use. Long because layers of all kinds share everything but `project` and `unite`.
+    head_dim], kept). With `shared` keys and values are those of another layer, and k and v are None. For
+    linear_attention it is mix(qkv, b, a) as in `delta_net.mix`. Without `angle` nothing is rotated. With `pieces` the
+    MLP computes a part of the positions at a time, forward and backward. `own_input` holds this layer's inputs
+    [R, T, size] of `layer_inputs`. Everything but `mix` treats rows independently and is called as
+    map_rows(f)(arrays of rows). When packed, a row is one token, and map_rows computes only the tokens in use. Long
+    because layers of all kinds share everything but `project` and `unite`.
     """
-    heads, kv, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    heads, (dim, kv) = config.num_attention_heads, config.heads_of(kind)
     before_attention, after_attention, before_mlp, after_mlp = config.family.norms
     norm = lambda name, x: rms_norm(config, x, layer[name]) if name else x
     scaled = lambda x: x if config.residual_multiplier == 1 else x * jnp.asarray(config.residual_multiplier, x.dtype)
@@ -270,7 +313,7 @@ def block(
     def apply_group(group: str, x: jax.Array, policy: PolicyOf | None, *ends: int) -> list[jax.Array]:
         if group in layer:
             return jnp.split(apply_map(group, x, policy), ends, -1)
-        return [apply_map(name, x, policy) for name in FUSED[group]]
+        return [apply_map(name, x, policy) for name in FUSED[group] if name in layer]
 
     def project(x: jax.Array, angle: tuple | None, policy: PolicyOf | None) -> tuple:
         """(a gate of what `mix` returns or None, the arguments of `mix`)."""
@@ -280,16 +323,20 @@ def block(
             qkv, z, b, a = apply_group("in_proj", norm(before_attention, x), policy, *ends)
             return z, qkv, b, a
         wide = heads * dim * (1 + config.family.gated)
-        q, k, v = apply_group("qkv", norm(before_attention, x), policy, wide, wide + kv * dim)
+        maps = 1 if shared else 2 if kind == FULL and config.attention_k_eq_v else 3
+        q, *others = apply_group("qkv", norm(before_attention, x), policy, *(wide, wide + kv * dim)[: maps - 1])
         gate = None
         if config.family.gated:
             q, gate = (part.reshape(*x.shape[:2], -1) for part in jnp.split(q.reshape(*x.shape[:2], heads, -1), 2, -1))
         if config.family.qk_norm == "all":
-            q, k = norm("q_norm", q), norm("k_norm", k)
-        q, k, v = (part.reshape(*x.shape[:2], -1, dim) for part in (q, k, v))
+            q, others[0] = norm("q_norm", q), norm("k_norm", others[0])
+        q, *others = (part.reshape(*x.shape[:2], -1, dim) for part in (q, *others))
+        k, v = (others[0], others[-1]) if others else (None, None)
         if config.family.qk_norm == "head":
-            q, k = norm("q_norm", q), norm("k_norm", k)
-        turn = lambda x: x if angle is None else rotate(x, angle)
+            q, k = norm("q_norm", q), k if k is None else norm("k_norm", k)
+        if config.family.value_norm and v is not None:
+            v = rms_norm(config, v, None)
+        turn = lambda x: x if angle is None or x is None else rotate(x, angle)
         return gate, turn(q), turn(k), v
 
     def unite(mixed: jax.Array, gate: jax.Array | None, policy: PolicyOf | None) -> jax.Array:
@@ -300,26 +347,44 @@ def block(
             return apply_map("out_proj", gated.astype(mixed.dtype), policy)
         return apply_map("o_proj", mixed if gate is None else mixed * jax.nn.sigmoid(gate), policy)
 
-    def mlp(x: jax.Array, policy: PolicyOf | None) -> jax.Array:
-        if config.num_experts:
-            function = partial(experts, config, layer)
-            return (sharding.in_place(function, "experts_down", lookup=True) if decoding else function)(x)
-        gate, up = apply_group("gate_up", x, policy, config.intermediate_size)
-        return apply_map("down_proj", ACTIVATIONS[config.hidden_act](gate) * up, policy)
+    def mlp(inputs: tuple[jax.Array, ...], policy: PolicyOf | None) -> jax.Array:
+        """The MLP or the experts of (x,), or the sum of both of (x, the layer's states before the norm of x)."""
+        mixture: Callable = partial(experts, config, layer)
+        if decoding:
+            mixture = sharding.in_place(mixture, "experts_down", lookup=True)
+        x, *unnormed = inputs
+        if config.num_experts and not unnormed:
+            return mixture(x)
+        wide = shared and config.use_double_wide_mlp
+        gate, up = apply_group("gate_up", x, policy, config.intermediate_size * (1 + wide))
+        y = apply_map("down_proj", ACTIVATIONS[config.hidden_act](gate) * up, policy)
+        return norm(BESIDE_NORMS[0], y) + mixture(*unnormed) if unnormed else y
 
-    def rest(x: jax.Array, mixed: jax.Array, gate: jax.Array | None, policy: PolicyOf | None) -> jax.Array:
+    def rest(
+        x: jax.Array,
+        mixed: jax.Array,
+        gate: jax.Array | None,
+        policy: PolicyOf | None,
+        own_input: jax.Array | None,
+    ) -> jax.Array:
         rows, length, width = x.shape
         x = x + scaled(norm(after_attention, unite(mixed, gate, policy)))
-        inner = norm(before_mlp, x)
+        inputs = (norm(before_mlp, x), x)[: 1 + bool(config.moe_intermediate_size)]
         if pieces:
-            parts = jnp.pad(inner, ((0, 0), (0, -length % PIECES), (0, 0)))
-            parts = parts.reshape(rows, PIECES, -1, width).swapaxes(0, 1)
+            padded = [jnp.pad(part, ((0, 0), (0, -length % PIECES), (0, 0))) for part in inputs]
+            parts = tuple(part.reshape(rows, PIECES, -1, width).swapaxes(0, 1) for part in padded)
             inner = jax.lax.map(jax.checkpoint(partial(mlp, policy=policy)), parts)
             inner = inner.swapaxes(0, 1).reshape(rows, -1, width)[:, :length]
         else:
-            inner = mlp(inner, policy)
-        return x + scaled(norm(after_mlp, inner))
+            inner = mlp(inputs, policy)
+        x = x + scaled(norm(after_mlp, inner))
+        if own_input is not None:
+            inner = ACTIVATIONS[config.hidden_act](apply_map("per_layer_input_gate", x, policy)) * own_input
+            x = x + norm("post_per_layer_input_norm", apply_map("per_layer_projection", inner, policy))
+        if config.family.scaled_layers:
+            x = x * jax.lax.stop_gradient(layer["layer_scalar"])[None, None].astype(x.dtype)
+        return x
 
     gate, *arguments = map_rows(project)(x, angle, policy)
     mixed, kept = mix(*arguments)
-    return map_rows(rest)(x, mixed, gate, policy), kept
+    return map_rows(rest)(x, mixed, gate, policy, own_input), kept

@@ -31,6 +31,8 @@ from jaxmarl_llm.models.safetensors_files import (
     Stored,
     Tensor,
     check_fit,
+    joined_experts,
+    joined_shape,
     joined_tensors,
     modules,
     open_tensors,
@@ -47,9 +49,12 @@ from jaxmarl_llm.text.refusals import join_problems, quote, read_json, suggest
 
 # Stored tensors without information: tables of angles, and a head that is tied to the embeddings.
 DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq|model\.rotary_emb\.\w*inv_freq")
+KEYS = re.compile(r"\.self_attn\.[kv]_(proj|norm)\.\w+$")  # stored, but not read, in layers that share keys and values
 TIED_HEAD = "lm_head.weight"
 UNREAD = {  # {model_type of a text model: names of tensors beside it}
     "gemma3_text": re.compile(r"(model\.)?(vision_tower|multi_modal_projector)\."),
+    "gemma4_text": re.compile(r"model\.(vision_tower|audio_tower|embed_vision|embed_audio)\."),
+    "gemma4_unified_text": re.compile(r"model\.(vision_embedder|embed_vision|embed_audio)\."),
     "qwen3_5_text": re.compile(r"(model\.)?visual\.|mtp\."),  # images, and a head for the token after the next
 }
 WRAPPED_NAMES = {  # {prefix in a model of text and images, in both layouts: prefix in the text model}
@@ -185,7 +190,9 @@ def place(config: Config, stored: dict[str, Stored], sharding: Where | None) -> 
     wanted = slots(config, modules(config))
     stored = split_joined(config, stored, wanted)
     tied = config.tie_word_embeddings
-    check_fit(wanted, stored, lambda name: DERIVED.fullmatch(name) or (tied and name == TIED_HEAD))
+    shared = {f"model.layers.{layer}" for layer in range(config.num_hidden_layers) if config.source(layer) != layer}
+    unread = lambda name: KEYS.search(name) is not None and KEYS.sub("", name) in shared
+    check_fit(wanted, stored, lambda name: DERIVED.fullmatch(name) or unread(name) or (tied and name == TIED_HEAD))
     tensors: dict[tuple[str, ...], list[Stored]] = {}
     for name, slot in wanted.items():
         tensors.setdefault(slot.path, []).append(stored[name])
@@ -246,8 +253,9 @@ def save(
         name: Tensor(name, shape, leaf_of(params, path).dtype.name, partial(merged_leaf, params, path, at, adapter))
         for name, (path, at, shape) in slots(config, modules(config)).items()
     }
-    for name, names in joined_tensors(config).items():
-        tensors[name] = in_one(name, [tensors.pop(part) for part in names])
+    of_experts = joined_experts(config)
+    for name, names in (joined_tensors(config) | of_experts).items():
+        tensors[name] = in_one(name, config.num_experts * (name in of_experts), [tensors.pop(part) for part in names])
     with written_whole(Path(directory)) as unfinished:
         write_json(unfinished / "config.json", said)
         write_tensors(unfinished, list(tensors.values()), shard_bytes)
@@ -256,10 +264,10 @@ def save(
                 shutil.copy(Path(like) / name, unfinished)
 
 
-def in_one(name: str, parts: Sequence[Tensor]) -> Tensor:
-    """The tensors joined along the first axis."""
-    shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
-    return Tensor(name, shape, parts[0].dtype, lambda: np.concatenate([part.make() for part in parts]))
+def in_one(name: str, experts: int, parts: Sequence[Tensor]) -> Tensor:
+    """The tensors joined along the first axis, which is then split by experts."""
+    shape = joined_shape(experts, [part.shape for part in parts])
+    return Tensor(name, shape, parts[0].dtype, lambda: np.concatenate([part.make() for part in parts]).reshape(shape))
 
 
 def merged_leaf(

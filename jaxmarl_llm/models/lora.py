@@ -15,15 +15,20 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from jaxmarl_llm.models.config import GLOBAL, OF_MLP, WIDE, plain
+
 MAPS: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 MAPS += ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj")  # only layers with linear_attention
+MAPS += ("per_layer_input_gate", "per_layer_projection")
+TARGETS = MAPS
+MAPS += (*(GLOBAL + name for name in TARGETS[:4]), *(WIDE + name for name in OF_MLP))  # the leaves of all targets
 
 
 @dataclass(frozen=True)
 class Lora:
     """Settings of an adapter: y = W x + (alpha / rank) B A x on the linear maps in `targets`.
 
-    A target is a name or a pattern, e.g. ("q_*", "v_*").
+    A target is a name in TARGETS or a pattern, e.g. ("q_*", "v_*").
     Raises ValueError for rank < 1, alpha <= 0 or a target that matches no map.
     """
 
@@ -32,18 +37,18 @@ class Lora:
     targets: tuple[str, ...] = ("*",)
 
     def __post_init__(self):
-        unknown = [target for target in self.targets if not fnmatch.filter(MAPS, target)]
+        unknown = [target for target in self.targets if not fnmatch.filter(TARGETS, target)]
         whole = isinstance(self.rank, int) and self.rank >= 1
         if not whole or not 0 < self.alpha < math.inf or unknown or not self.targets:
             raise ValueError(
-                f"LoRA needs rank >= 1, alpha > 0 and targets among {', '.join(MAPS)} (or patterns with *), got "
+                f"LoRA needs rank >= 1, alpha > 0 and targets among {', '.join(TARGETS)} (or patterns with *), got "
                 f"rank {self.rank}, alpha {self.alpha}, targets {', '.join(map(repr, self.targets)) or 'none'}."
             )
 
     @property
     def maps(self) -> tuple[str, ...]:
-        """The linear maps with an adapter."""
-        return tuple(name for name in MAPS if any(fnmatch.fnmatchcase(name, target) for target in self.targets))
+        """The leaves of the linear maps with an adapter."""
+        return tuple(name for name in MAPS if any(fnmatch.fnmatchcase(plain(name), target) for target in self.targets))
 
 
 PolicyOf = jax.Array | np.ndarray  # int32 [rows], the policy of each row; NumPy if known before the program runs
@@ -80,7 +85,8 @@ def init(key: jax.Array, params: dict, lora: Lora) -> Adapter:
         a = jax.random.uniform(jax.random.fold_in(key, index), (layers, lora.rank, inner), jnp.float32, -bound, bound)
         adapter[name] = {"a": a, "b": jnp.zeros((layers, out, lora.rank), jnp.float32)}
     if not adapter:
-        raise ValueError(f"This model has none of {', '.join(lora.maps)}: its MLPs are experts, without adapters.")
+        maps = dict.fromkeys(map(plain, lora.maps))
+        raise ValueError(f"This model has none of {', '.join(maps)}: its MLPs are experts, without adapters.")
     return adapter
 
 

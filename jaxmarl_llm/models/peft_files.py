@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.models.config import Config
+from jaxmarl_llm.models.config import Config, plain
 from jaxmarl_llm.models.decoder import shapes
-from jaxmarl_llm.models.lora import MAPS, Adapter, Lora
+from jaxmarl_llm.models.lora import MAPS, TARGETS, Adapter, Lora
 from jaxmarl_llm.models.safetensors_files import (
     HUGGING_FACE,
     Slot,
@@ -110,7 +110,7 @@ def save_adapter(
         "r": lora.rank,
         "lora_alpha": int(lora.alpha) if lora.alpha == int(lora.alpha) else lora.alpha,
         "lora_dropout": 0.0,
-        "target_modules": sorted({name.split(".")[-3] for name in tensors}, key=[*MAPS, *patterns].index),
+        "target_modules": sorted({name.split(".")[-3] for name in tensors}, key=[*TARGETS, *patterns].index),
         "rank_pattern": {name: lora.rank * count for name, count in patterns.items()},
         "alpha_pattern": {name: lora.alpha * count for name, count in patterns.items()},
         "bias": "none",
@@ -133,7 +133,7 @@ def load_adapter(directory: str | Path, config: Config) -> tuple[Lora, Adapter]:
     """
     _, _, adapter = load_on(directory, config, None)
     if adapter is None:
-        raise ValueError(f"{directory} adapts none of {', '.join(MAPS)}.")
+        raise ValueError(f"{directory} adapts none of {', '.join(TARGETS)}.")
     return adapter
 
 
@@ -264,7 +264,7 @@ def sort_tensors(
               f"{PREFIX}{side}.base_layer.weight" in stored}  # fmt: skip
     wanted |= {f"{PREFIX}{name}": slot for name, slot in saved.items()}
     if not wanted:
-        raise ValueError(f"{path} adapts none of {', '.join(MAPS)}.")
+        raise ValueError(f"{path} adapts none of {', '.join(TARGETS)}.")
     check_fit(wanted, stored)
     adapters = {module: Side(rank, scale, stored[a], stored[b]) for module, (rank, scale, (a, b)) in settings.items()}
     return adapters, {name.replace(".base_layer", ""): stored[f"{PREFIX}{name}"] for name in saved}
@@ -273,10 +273,8 @@ def sort_tensors(
 def stack_adapters(config: Config, sides: Mapping[str, Side], alpha: float) -> tuple[Lora, Adapter]:
     """(`Lora` settings, weights): the adapters of all linear maps as one, with the largest rank and the first scale."""
     joins = {name.removesuffix(".weight"): parts for name, parts in joined_tensors(config).items()}
-    first = next(iter(sides.values()))
-    rank = max(side.rank for side in sides.values())
-    if first.scale != alpha / rank:
-        alpha = first.scale * rank
+    first, rank = next(iter(sides.values())), max(side.rank for side in sides.values())
+    alpha = alpha if first.scale == alpha / rank else first.scale * rank
     where = slots(config, modules(config))
     leaves = shapes(config)["layers"]
     host: dict[str, dict[str, np.ndarray]] = {}
@@ -298,8 +296,11 @@ def stack_adapters(config: Config, sides: Mapping[str, Side], alpha: float) -> t
             host[leaf]["a"][place, : side.rank] = a
             host[leaf]["b"][place, :, : side.rank] = b[start : start + out]
             start += out
-    lora = Lora(rank, alpha, tuple(name for name in MAPS if name in host))
-    return lora, {name: jax.device_put(host[name]) for name in lora.maps}
+    adapted = {plain(leaf) for leaf in host}
+    lora = Lora(rank, alpha, tuple(name for name in TARGETS if name in adapted))
+    for name, ab in adapter_shapes(config, lora).items():  # a leaf of layers without an adapter
+        host.setdefault(name, {side: np.zeros(shape, np.float32) for side, shape in ab.items()})
+    return lora, {name: jax.device_put(host[name]) for name in lora.maps if name in host}
 
 
 def change_base(

@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from jaxmarl_llm.models.config import Config
+from jaxmarl_llm.models.config import GLOBAL, OF_HEADS, OF_MLP, WIDE, Config
 from jaxmarl_llm.models.decoder import shapes
+from jaxmarl_llm.models.layers import BESIDE_NORMS
 from jaxmarl_llm.text.refusals import join_problems, quote
 
 HUGGING_FACE = {  # {leaf of the tree of weights: its module}, with {} for the layer, and a second {} for the expert
@@ -42,8 +43,14 @@ HUGGING_FACE = {  # {leaf of the tree of weights: its module}, with {} for the l
     },
     **{name: f"model.layers.{{}}.linear_attn.{name}" for name in ("out_proj", "conv1d", "A_log")},
     **{"linear_norm": "model.layers.{}.linear_attn.norm", "dt": "model.layers.{}.linear_attn.dt_bias"},
+    **{name: f"model.{name}" for name in ("embed_tokens_per_layer", "per_layer_model_projection")},
+    "per_layer_projection_norm": "model.per_layer_projection_norm",
+    **{name: f"model.layers.{{}}.{name}" for name in ("per_layer_input_gate", "per_layer_projection")},
+    **{name: f"model.layers.{{}}.{name}" for name in ("post_per_layer_input_norm", "layer_scalar")},
 }
-BARE = "A_log", "dt"  # leaves whose module is a parameter itself
+HUGGING_FACE |= {GLOBAL + name: HUGGING_FACE[name] for name in OF_HEADS}
+HUGGING_FACE |= {WIDE + name: HUGGING_FACE[name] for name in OF_MLP}
+BARE = "A_log", "dt", "layer_scalar", "router_scale", "expert_scale"  # leaves whose module is a parameter itself
 EXPERTS = "gate", "up", "down"
 OWN_MODULES = {  # {model_type: other modules}
     "mixtral": {
@@ -57,11 +64,24 @@ OWN_MODULES = {  # {model_type: other modules}
         "router": "model.layers.{}.mlp.gate",
         **{f"experts_{name}": f"model.layers.{{}}.mlp.experts.{{}}.{name}_proj" for name in EXPERTS},
     },
+    "gemma4_text": {
+        "router": "model.layers.{}.router.proj",
+        "router_scale": "model.layers.{}.router.scale",
+        "expert_scale": "model.layers.{}.router.per_expert_scale",
+        **{f"experts_{name}": f"model.layers.{{}}.experts.{{}}.{name}_proj" for name in EXPERTS},
+        **{name: f"model.layers.{{}}.{name}" for name in BESIDE_NORMS},
+    },
 }
 JOINED = {  # {model_type: {module: the maps that it joins along the rows}}
     "phi3": {
         "model.layers.{}.self_attn.qkv_proj": ("q_proj", "k_proj", "v_proj"),
         "model.layers.{}.mlp.gate_up_proj": ("gate_proj", "up_proj"),
+    }
+}
+JOINED_EXPERTS = {  # {model_type: {tensor [experts, rows, columns]: the maps of each expert that it joins}}
+    "gemma4_text": {
+        "model.layers.{}.experts.gate_up_proj": ("gate", "up"),
+        "model.layers.{}.experts.down_proj": ("down",),
     }
 }
 FORMATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -133,25 +153,47 @@ def joined_tensors(config: Config) -> dict[str, tuple[str, ...]]:
     return result
 
 
+def joined_experts(config: Config) -> dict[str, tuple[str, ...]]:
+    """{name of a tensor of all experts of a layer: the names in `slots` that it joins, expert by expert}."""
+    result = {}
+    for tensor, names in JOINED_EXPERTS.get(config.model_type, {}).items() if config.num_experts else ():
+        where = [f"{modules(config)[f'experts_{name}']}.weight" for name in names]
+        for layer in range(config.num_hidden_layers):
+            parts = (name.format(layer, expert) for expert in range(config.num_experts) for name in where)
+            result[tensor.format(layer)] = tuple(parts)
+    return result
+
+
 def split_joined(config: Config, stored: Mapping[str, Stored], wanted: Mapping[str, Slot]) -> dict[str, Stored]:
     """The stored tensors, with joined ones of the right shape split into their parts."""
     result = dict(stored)
-    for name, parts in joined_tensors(config).items():
+    of_experts = joined_experts(config)
+    for name, parts in (joined_tensors(config) | of_experts).items():
+        experts = config.num_experts * (name in of_experts)
         rows = [wanted[part].shape[0] for part in parts]
-        width = wanted[parts[0]].shape[1:]
-        if name not in stored or stored[name].shape != (sum(rows), *width):
+        if name not in stored or stored[name].shape != joined_shape(experts, [wanted[part].shape for part in parts]):
             continue
         whole = result.pop(name)
         for part, count, end in zip(parts, rows, np.cumsum(rows).tolist(), strict=True):
             if part in stored:
                 raise ValueError(f"{quote(part)} stands beside {quote(name)}: one of them must go.")
-            result[part] = whole._replace(shape=(count, *width), read=partial(_rows, whole, end - count, count))
+            read = partial(_rows, whole, end - count, count)
+            result[part] = whole._replace(shape=(count, *whole.shape[-1:]), read=read)
     return result
+
+
+def joined_shape(experts: int, parts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape of a joined tensor with parts of these shapes, [rows, columns] or [experts, rows, columns]."""
+    rows, columns = sum(part[0] for part in parts), parts[0][1]
+    return (experts, rows // experts, columns) if experts else (rows, columns)
 
 
 def _rows(whole: Stored, first: int, count: int, index: tuple[slice, ...]) -> np.ndarray:
     start, stop, _ = index[0].indices(count)
-    return whole.read((slice(first + start, first + stop), *index[1:]))
+    if len(whole.shape) == 2:
+        return whole.read((slice(first + start, first + stop), *index[1:]))
+    expert, first = divmod(first, whole.shape[1])
+    return whole.read((slice(expert, expert + 1), slice(first + start, first + stop), *index[1:]))[0]
 
 
 def check_fit(

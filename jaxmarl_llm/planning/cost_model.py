@@ -21,15 +21,16 @@ from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.devices.scopes import DECODE, PROMPT, ROLLOUT
 from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.models.attention import BLOCK, CHUNK, MANY
-from jaxmarl_llm.models.config import ATTENTION, LINEAR, Config, Remat
+from jaxmarl_llm.models.config import ATTENTION, LINEAR, Config, Remat, plain
 from jaxmarl_llm.models.delta_net import no_memory
-from jaxmarl_llm.models.delta_rule import CHUNK as SOLVED
 from jaxmarl_llm.models.delta_rule import FEW
 from jaxmarl_llm.models.layers import FUSED, PIECES
 from jaxmarl_llm.models.lora import Lora
+from jaxmarl_llm.planning import layer_numbers
 from jaxmarl_llm.rollout.policy import logits_at_once
 
 EARLY = "made early for the update"
+PER_LAYER = "embed_tokens_per_layer"  # a table that is never read whole
 LAYER = "a layer's activations, or logits"
 FLOAT = 4  # bytes; logits, scores, adapters and their moments are float32 in every model
 
@@ -129,23 +130,28 @@ def rollout(job: Job) -> dict[str, float]:
         job = dataclasses.replace(job, prompts=job.at_once, group_size=1)
     config, rows, fsdp, split = job.config, job.rows / job.batch_parts, job.mesh["fsdp"], job.mesh["tensor"]
     width, weights = jnp.dtype(config.dtypes.compute).itemsize, job.bytes_of({"layers": job.base["layers"]})
-    token = 2 * _layers(job, ATTENTION) * heads(job) * config.head_dim * jnp.dtype(config.dtypes.cache).itemsize
+    token = layer_numbers.cache_numbers(config, job.mesh["tensor"]) * jnp.dtype(config.dtypes.cache).itemsize
     state = _layers(job, (LINEAR,)) * _state_bytes(job)
     acting, chunk, opened = rows / job.alternating_seats, job.chunk, rows / job.group_size
     slots, prompt = round_slots(job.slots + chunk), round_slots(job.prompt_width)
     copies = 1 + (job.alternating_seats > 1) / job.alternating_seats  # the acting rows are copied
     # gate and up, joined and split; or all rows of `fsdp` at the weights, and sums of parts on the way back
-    inner = config.intermediate_size * max(config.num_experts, 1) * (5 if fsdp == 1 else 4 * fsdp) / split
+    inner = (
+        max(layer_numbers.inner_numbers(config, layer) for layer in layer_numbers.different(config))
+        * (5 if fsdp == 1 else 4 * fsdp)
+        / split
+    )
+    given = layer_numbers.input_numbers(config)
 
     def layer(rows: float, length: int, slots: int, more: int = 0) -> float:
         seen = more + (BLOCK if slots > MANY and length >= CHUNK else slots)
         scores = FLOAT * rows * length * seen * config.num_attention_heads / split
         if config.recurrent and length > FEW:
-            scores = max(scores, FLOAT * rows * length * _mixed_numbers(job) / split)
-        return max(2 * scores, width * rows * length * (2 * config.hidden_size + inner))
+            scores = max(scores, FLOAT * rows * length * layer_numbers.rule_numbers(config) / split)
+        return max(2 * scores, width * rows * length * (2 * config.hidden_size + inner)) + width * rows * length * given
 
     # the product of one adapter is added to all weights; activations then take the place of the joined ones
-    parts = {name: leaf for name, leaf in job.base["layers"].items() if name in FUSED["gate_up"]}
+    parts = {name: leaf for name, leaf in job.base["layers"].items() if plain(name) in FUSED["gate_up"]}
     joined = job.bytes_of({"layers": parts}) if len(job.loras) == 1 and fsdp * split == 1 else 0.0
     result = {
         "weights as decoding likes them": weights,
@@ -159,8 +165,8 @@ def rollout(job: Job) -> dict[str, float]:
     return result
 
 
-def forward(job: Job, parts: int, kind: str) -> tuple[float, float, float, float, float]:
-    """Bytes of a part of the batch on a device: four figures of a layer of a kind, and the logits that exist at once.
+def forward(job: Job, parts: int, layer: int) -> tuple[float, float, float, float, float]:
+    """Bytes of a part of the batch on a device: four figures of a layer, and the logits that exist at once.
 
     The layer's are its states, the arrays that `remat` "dots" keeps, all arrays but scores, and scores. For
     linear_attention the scores are those within the chunks of the delta rule.
@@ -168,9 +174,14 @@ def forward(job: Job, parts: int, kind: str) -> tuple[float, float, float, float
     config, micro, split = job.config, job.batch_parts * parts, job.mesh["tensor"]
     rows, prompts = job.rows / micro, job.prompts / micro
     width = jnp.dtype(config.dtypes.compute).itemsize * (rows * job.slots + prompts * job.prompt_width)
-    queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
-    hidden, inner = config.hidden_size, config.intermediate_size / (PIECES if job.remat == "full" else 1)
-    inner *= max(config.num_experts, 1)  # every expert computes every token
+    kind, (dim, heads) = config.kinds[layer], config.heads_of(config.kinds[layer])
+    queries, keys = config.num_attention_heads * dim, heads * dim * (config.source(layer) == layer)
+    hidden, inner = (
+        config.hidden_size,
+        layer_numbers.inner_numbers(config, layer) / (PIECES if job.remat == "full" else 1),
+    )
+    size = config.hidden_size_per_layer_input
+    gated = (hidden + size) * bool(size)  # outputs of the maps of the layer's own inputs
     logits = 4 * FLOAT * rows * step(job, parts) * config.vocab_size / split
     if kind == LINEAR:
         mixed, values = config.linear_widths
@@ -179,15 +190,15 @@ def forward(job: Job, parts: int, kind: str) -> tuple[float, float, float, float
             width * hidden,
             width * ((mixed + values + 2 * inner) / split + hidden),
             width * ((mixed + 3 * values + 4 * inner) / split + 5 * hidden) + FLOAT * 3 * mixed * tokens / split,
-            FLOAT * _mixed_numbers(job) * tokens / split,
+            FLOAT * layer_numbers.rule_numbers(config) * tokens / split,
             logits,
         )
     gates = queries * config.family.gated
     scores = rows * job.slots * (job.slots + job.prompt_width) + prompts * job.prompt_width**2
     return (
         width * hidden,
-        width * ((queries + gates + 2 * keys + 2 * inner) / split + hidden),
-        width * ((3 * queries + 2 * gates + 3 * keys + 4 * inner) / split + 5 * hidden),
+        width * ((queries + gates + 2 * keys + 2 * inner) / split + hidden + gated),
+        width * ((3 * queries + 2 * gates + 3 * keys + 4 * inner) / split + 5 * hidden + 2 * gated),
         FLOAT * config.num_attention_heads / split * scores,
         logits,
     )
@@ -198,20 +209,20 @@ def scoring(job: Job) -> dict[str, float]:
     if not job.scorings:
         return {}
     layers = []
-    for kind in dict.fromkeys(job.config.kinds):
-        states, linear, _, scores, logits = forward(job, 1, kind)  # scoring takes the whole batch at once
+    for layer in layer_numbers.different(job.config):
+        states, linear, _, scores, logits = forward(job, 1, layer)  # scoring takes the whole batch at once
         layers.append(states + max(linear, 2 * scores + _pieces(job, states), logits) + _gathered_bytes(job))
-    return {LAYER: max(layers), EARLY: _early(job)}
+    return {LAYER: max(layers), EARLY: _early(job)} | _inputs(job, 1, 2) | _cut(job)  # both parts of the sum of inputs
 
 
 def update(job: Job) -> dict[str, float]:
     """{part: bytes} of an update's gradient over a part of the batch."""
     config, trained, layers = job.config, job.bytes_of(job.trainable), job.base["layers"]
     kept, layer, logits = 0.0, 0.0, 0.0
-    for kind in dict.fromkeys(config.kinds):
-        states, linear, inside, scores, logits = forward(job, job.parts, kind)
+    for number, count in layer_numbers.different(config).items():
+        states, linear, inside, scores, logits = forward(job, job.parts, number)
         of_layer = {"full": 0.0, "dots": linear, "none": inside + 2 * scores}[job.remat] + states
-        kept += _layers(job, (kind,)) * of_layer
+        kept += count * of_layer
         layer = max(layer, inside + 2 * scores + _pieces(job, states))
     if not job.loras:  # the head's gradient is whole before it is split; there are two if logits take several steps
         logits += (
@@ -222,10 +233,11 @@ def update(job: Job) -> dict[str, float]:
         LAYER: max(layer, logits),  # they do not exist together
         "gradient": trained * (1 + (job.grad_accumulation > 1)),
         "gathered weights": _vocabulary(job) + _gathered_bytes(job),
-    }
+    } | _inputs(job, job.parts, 3)  # with a gradient
+    result |= _cut(job)
     if job.remat == "none":  # weights that were gathered or joined are kept for the backward pass
         groups = [names for names in FUSED.values() if len(names) > 1]
-        joined = {name: layers[name] for names in groups for name in names if name in layers}
+        joined = {name: leaf for name, leaf in layers.items() if any(plain(name) in names for names in groups)}
         new = layers if job.mesh["fsdp"] > 1 else joined if job.mesh["tensor"] == 1 else {}
         result["kept weights"] = _whole(job).bytes_of({"layers": new})
     while_backward = sum(result.values()) - result["gradient"]
@@ -242,8 +254,9 @@ def operations(job: Job) -> dict[str, float]:
     """{phase: FLOPs of a device in matrix products}: two per weight and token, and those of attention."""
     config, body, head, extra = job.config, *_weights(job)
     # FLOPs of a query and a key, and of a token in the delta rule
-    pair_cost = 4 * config.num_attention_heads * config.head_dim * _layers(job, ATTENTION)
-    rule_cost = _layers(job, (LINEAR,)) * _rule_operations(config)
+    dims = [config.heads_of(kind)[0] for kind in config.kinds if kind in ATTENTION]
+    pair_cost = 4 * config.num_attention_heads * sum(dims)
+    rule_cost = _layers(job, (LINEAR,)) * layer_numbers.rule_operations(config)
     said = job.rows / job.alternating_seats * job.turns * job.max_sampled
     opened, heard = job.prompts * job.prompt_width, job.rows / job.alternating_seats * _tokens_fed(job)
     seen = job.prompt_width + job.slots + job.chunk
@@ -265,7 +278,8 @@ def operations(job: Job) -> dict[str, float]:
 
 def bytes_moved(job: Job) -> dict[str, float]:
     """{phase: bytes that a device has to read and write}: weights for every chunk, caches, kept activations."""
-    config, layers = job.config, job.bytes_of({"layers": job.base["layers"]})
+    config, base = job.config, {name: leaf for name, leaf in job.base.items() if name != PER_LAYER}  # it is looked up
+    layers = job.bytes_of({"layers": job.base["layers"]})
     head = job.bytes_of({name: leaf for name, leaf in job.base.items() if name in ("embed_tokens", "lm_head")})
     head /= 1 if config.tie_word_embeddings else 2
     heard = -(-(job.max_heard + job.max_said) // job.chunk)
@@ -274,7 +288,7 @@ def bytes_moved(job: Job) -> dict[str, float]:
         chunks = job.max_sampled * -(-job.rows // job.at_once) + job.prompts
     cache = rollout(job)["cache"] / (1 + (job.alternating_seats > 1) / job.alternating_seats) / job.alternating_seats
     playing = (chunks + 2) * layers + chunks * (head + cache)
-    whole = _whole(job).bytes_of(job.base)
+    whole = _whole(job).bytes_of(base)
     passes = 3 + (job.remat == "full") + (not job.loras)
     kept = 2 * update(job)["kept activations"] * job.parts
     learning = (
@@ -306,8 +320,21 @@ def _whole(job: Job) -> Job:
 
 def _gathered_bytes(job: Job) -> float:
     """Bytes of a layer gathered over fsdp: as gathered, in another layout, and its gradient."""
-    layers = _whole(job).bytes_of({"layers": job.base["layers"]}) if job.mesh["fsdp"] > 1 else 0
-    return 3 * layers / job.config.num_hidden_layers
+    if job.mesh["fsdp"] == 1:
+        return 0.0
+    config, layers, whole = job.config, job.base["layers"], _whole(job)
+    size = {name: whole.bytes_of({"layers": {name: leaf}}) / len(leaf) for name, leaf in layers.items()}
+    having = {name: set(config.layers_with(name)) for name in layers}
+    return 3 * max(
+        sum(size[name] for name in layers if layer in having[name]) for layer in layer_numbers.different(config)
+    )
+
+
+def _cut(job: Job) -> dict[str, float]:
+    """{part: bytes} of copied parts of stacked weights."""
+    layers = job.base["layers"]
+    size = job.bytes_of({"layers": {name: layers[name] for name in layer_numbers.cut_leaves(job.config, layers)}})
+    return {"parts of stacked weights": size} if size else {}
 
 
 def step(job: Job, parts: int) -> int:
@@ -326,7 +353,7 @@ def _vocabulary(job: Job) -> float:
     """Bytes of the embeddings and the head, gathered over fsdp."""
     if job.mesh["fsdp"] == 1:
         return 0.0
-    return _whole(job).bytes_of({name: leaf for name, leaf in job.base.items() if name != "layers"})
+    return _whole(job).bytes_of({name: leaf for name, leaf in job.base.items() if name not in ("layers", PER_LAYER)})
 
 
 def round_slots(slots: int) -> int:
@@ -344,6 +371,7 @@ def _weights(job: Job) -> tuple[float, float, float]:
     size = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))
     maps = (*lora.MAPS, "router", "experts_gate", "experts_up", "experts_down")
     layers = {name: leaf for name, leaf in job.base["layers"].items() if name in maps}
+    layers |= {name: leaf for name, leaf in job.base.items() if name == "per_layer_model_projection"}
     return size(layers), job.base["embed_tokens"].size, size(job.trainable) if job.loras else 0.0
 
 
@@ -361,19 +389,8 @@ def _state_bytes(job: Job) -> float:
     return recent.size * recent.dtype.itemsize + FLOAT * state.size / (job.mesh["tensor"] if divides else 1)
 
 
-def _mixed_numbers(job: Job) -> float:
-    """Numbers of a token in the chunks of the delta rule: decays and products with its chunk, and solved columns."""
-    config = job.config
-    return config.linear_num_value_heads * (1.5 * SOLVED + config.linear_key_head_dim + config.linear_value_head_dim)
-
-
-def _rule_operations(config: Config) -> float:
-    """FLOPs of a token in the products of the delta rule, in chunks: with its chunk's tokens, and with the state."""
-    keys, values = config.linear_key_head_dim, config.linear_value_head_dim
-    return 2 * config.linear_num_value_heads * (SOLVED * (3 * keys + 2 * values) + 3 * keys * values)
-
-
-def heads(job: Job) -> float:
-    """Key-value heads of the cache on a device."""
-    count = job.config.num_key_value_heads
-    return count / job.mesh["tensor"] if count % job.mesh["tensor"] == 0 else count
+def _inputs(job: Job, parts: int, copies: int) -> dict[str, float]:
+    """{part: bytes} of the inputs of all layers for a part of the batch, which exist so many times at once."""
+    tokens = (job.rows * job.slots + job.prompts * job.prompt_width) / (job.batch_parts * parts)
+    size = copies * jnp.dtype(job.config.dtypes.compute).itemsize * tokens * layer_numbers.input_numbers(job.config)
+    return {"inputs of each layer": size} if size else {}

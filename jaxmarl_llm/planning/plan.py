@@ -66,7 +66,8 @@ class Settings:
     """Name of the study; its method is planned, at the size of a run with this model."""
     model: str = "smollm2"
     """A name, a directory with config.json, a GGUF file or a hub id. Names are smollm2, gemma3-270m, qwen3-0.6b to
-    qwen3-32b and qwen3.5-0.8b to qwen3.5-27b. Or tiny, for one run of the study's tiny policies."""
+    qwen3-32b, qwen3.5-0.8b to qwen3.5-27b and gemma4-e2b, -e4b, -26b-a4b and -31b. Or tiny, for one run of the study's
+    tiny policies."""
     width: int = 0
     """Width of tiny policies; 0: the recipe's."""
     layers: int = 0

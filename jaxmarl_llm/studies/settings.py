@@ -43,8 +43,9 @@ class Settings:
     an arm, and tiny policies train them side by side. The table ends with the best value on these seeds. A sweep
     judges no prediction."""
     model: str = TINY
-    """`tiny`, or a pretrained model: smollm2, gemma3-270m, qwen3-0.6b to qwen3-32b, qwen3.5-0.8b to qwen3.5-27b, a
-    directory, a GGUF file or a hub id. A study that is about a pretrained model trains it."""
+    """`tiny`, or a pretrained model: smollm2, gemma3-270m, qwen3-0.6b to qwen3-32b, qwen3.5-0.8b to qwen3.5-27b,
+    gemma4-e2b to gemma4-31b, a directory, a GGUF file or a hub id. A study that is about a pretrained model trains
+    it."""
     models: Words = ()
     """Models of single policies, e.g. seat_0=smollm2 seat_1=gemma3-270m; other policies take --model."""
     rank: Words = ()

@@ -25,6 +25,8 @@ CLASSES = {
     "smollm3": transformers.SmolLM3Config,
     "granite": transformers.GraniteConfig,
     "qwen3_5_text": transformers.Qwen3_5TextConfig,
+    "gemma4_text": transformers.Gemma4TextConfig,
+    "gemma4_unified_text": transformers.Gemma4UnifiedTextConfig,
 }
 SIZES = {
     "vocab_size": 19,
@@ -69,7 +71,15 @@ DEFAULTS = {  # where llama has others
     | {"rope": Rope(partial_rotary_factor=0.25), "linear_num_key_heads": 16, "linear_num_value_heads": 32}
     | {"linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4}
     | {"layer_types": ("linear_attention",) * 3 + ("full_attention",) + ("linear_attention",) * 3},
+    "gemma4_text": {key: value for key, value in GEMMA.items() if key != "query_pre_attn_scalar"}
+    | {"max_position_embeddings": 131072, "sliding_window": 512, "attention_multiplier": 1.0, "global_head_dim": 512}
+    | {"rope": Rope(1e6, "proportional", partial_rotary_factor=0.25), "rope_sliding": Rope(1e4)}
+    | {"layer_types": ("sliding_attention",) * 5 + ("full_attention",) * 2}
+    | {"hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262144},
 }
+DEFAULTS["gemma4_unified_text"] = {
+    key: value for key, value in DEFAULTS["gemma4_text"].items() if not key.endswith("_per_layer_input")
+} | {"max_position_embeddings": 262144, "sliding_window": 1024}
 
 
 @pytest.mark.parametrize("family", CLASSES)
@@ -109,7 +119,7 @@ def test_every_feature_is_read_and_written_for_transformers(tmp_path, name):
         "max_window_layers",
     }
     for key in both[0] - apart:
-        assert getattr(again, key) == getattr(theirs, key), key
+        assert again.to_dict()[key] == theirs.to_dict()[key], key
 
 
 @pytest.mark.parametrize("name", FAMILIES | ODD)
@@ -119,7 +129,7 @@ def test_what_is_written_is_read_again(tmp_path, name):
     assert read_config(tmp_path / "config.json") == config
 
 
-@pytest.mark.parametrize("family", [family for family in CLASSES if family != "phi3"])
+@pytest.mark.parametrize("family", [x for x in CLASSES if x != "phi3" and not x.startswith("gemma4")])
 @pytest.mark.parametrize("rope", [LLAMA3, {"type": "linear", "factor": 2.0}, {"rope_type": "yarn", "factor": None}])
 def test_both_layouts_of_rope_are_read_alike(tmp_path, family, rope):
     rope = rope | ({"original_max_position_embeddings": 512} if rope.get("rope_type") == "yarn" else {})
@@ -202,7 +212,8 @@ QWEN3_5 = {  # the parts of a published file of text and images that this decode
 
 def test_a_published_file_of_qwen3_5_is_read_as_its_text(tmp_path):
     config = read(tmp_path, model_type="qwen3_5", **QWEN3_5)
-    assert (config.model_type, config.period, config.rope) == ("qwen3_5_text", 4, Rope(1e7, partial_rotary_factor=0.25))
+    assert (config.model_type, config.loops) == ("qwen3_5_text", ((0, 24, 4),))
+    assert config.rope == Rope(1e7, partial_rotary_factor=0.25)
     assert config.layers_with("q_proj") == (3, 7, 11, 15, 19, 23) and len(config.layers_with("A_log")) == 18
     assert config.tie_word_embeddings and config.linear_widths == (6144, 2048)
     text = QWEN3_5["text_config"]
@@ -214,6 +225,30 @@ def test_a_published_file_of_qwen3_5_is_read_as_its_text(tmp_path):
     ):
         with pytest.raises(ValueError, match=word):
             read(tmp_path, model_type="qwen3_5", **QWEN3_5 | {"text_config": text | change})
+
+
+def test_a_published_file_of_gemma4_is_read_as_its_text(tmp_path):
+    """The sizes of E2B and of 31B."""
+    ropes = {
+        "full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0, "rope_type": "proportional"},
+        "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
+    }
+    text = {"model_type": "gemma4_text", "vocab_size": 262144, "final_logit_softcapping": 30.0, "global_head_dim": 512}
+    text |= {"rope_parameters": ropes, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "num_experts": None}
+    text |= {"enable_moe_block": False, "top_k_experts": None, "moe_intermediate_size": None, "attention_bias": False}
+    small = text | {"hidden_size": 1536, "intermediate_size": 6144, "num_hidden_layers": 35, "num_attention_heads": 8}
+    small |= {"num_key_value_heads": 1, "num_kv_shared_layers": 20, "hidden_size_per_layer_input": 256}
+    small |= {"use_double_wide_mlp": True, "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 7}
+    large = text | {"hidden_size": 5376, "intermediate_size": 21504, "num_hidden_layers": 60, "num_attention_heads": 32}
+    large |= {"num_key_value_heads": 16, "num_global_key_value_heads": 4, "attention_k_eq_v": True}
+    large |= {"hidden_size_per_layer_input": 0, "use_bidirectional_attention": "vision", "sliding_window": 1024}
+    wrapper = {"model_type": "gemma4", "vision_config": {}, "audio_config": None, "boa_token_id": 256000}
+    e2b, dense = (read(tmp_path, **wrapper, text_config=sizes) for sizes in (small, large))
+    assert e2b.loops == ((0, 15, 5), (15, 35, 5)) and (e2b.source(33), e2b.source(34)) == (13, 14)
+    assert e2b.layers_with("wide_gate_proj") == tuple(range(15, 35)) and len(e2b.with_keys) == 15
+    assert dense.loops == ((0, 60, 6),) and dense.layers_with("global_v_proj") == ()
+    assert (dense.heads_of("full_attention"), dense.heads_of("sliding_attention")) == ((512, 4), (256, 16))
+    assert dense.final_logit_softcapping == 30.0 and dense.rope_sliding == Rope(1e4)
 
 
 def test_a_scaled_rope_of_sliding_layers_needs_the_new_layout(tmp_path):
@@ -271,6 +306,27 @@ REFUSED = [
     ("qwen3_5_text", "mamba_ssm_dtype is 'bfloat16'", {"mamba_ssm_dtype": "bfloat16"}),
     ("qwen3_5_text", "mtp_num_hidden_layers is 9", {"mtp_num_hidden_layers": 9}),
     ("qwen3_5_text", "at least one must have attention", {"full_attention_interval": 8}),
+    (
+        "gemma4_text",
+        "enable_moe_block is True, but top_k_experts and moe_intermediate_size is missing",
+        {"enable_moe_block": True, "num_experts": 4},
+    ),
+    (
+        "gemma4_text",
+        "num_experts_per_tok must be from 1",
+        {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 5, "moe_intermediate_size": 8},
+    ),
+    ("gemma4_text", "last layer of a gemma4_text must have full", {"layer_types": ["sliding_attention"] * 7}),
+    ("gemma4_text", "use_bidirectional_attention is 'all'", {"use_bidirectional_attention": "all"}),
+    ("gemma4_text", "num_kv_shared_layers must be less than 7", {"num_kv_shared_layers": 7}),
+    ("gemma4_text", "need a layer with full_attention among the first 5", {"num_kv_shared_layers": 2}),
+    ("gemma4_text", "vocab_size_per_layer_input .2. must be at least", {"vocab_size_per_layer_input": 2}),
+    ("gemma4_text", "rope_theta", {"rope_theta": 5.0}),
+    ("gemma4_text", "per_layer_config is 3, not a table", {"per_layer_config": 3}),
+    ("gemma4_text", "for layer 6, unlike others of its kind", {"per_layer_config": {"5": {"head_dim": 8}}}),
+    ("gemma4_text", "for layer 0, unlike others of its kind", {"per_layer_config": {"0": {"head_dim": 8}}}),
+    ("gemma4_text", "for layer 5, not other sizes", {"per_layer_config": {"5": {"sliding_window": 8}}}),
+    ("gemma4_text", "names '9', which is no layer", {"per_layer_config": {"9": {"head_dim": 8}}}),
     ("llama", "attn_output_gate", {"attn_output_gate": True}),
     ("llama", "factor of rope_type linear is missing", scaled(type="linear")),
     ("llama", "factor .* is not known to rope_type default", scaled(type="default", factor=2.0)),
@@ -291,7 +347,16 @@ REFUSED = [
     ("gemma3_text", "rope_theta", {"rope_parameters": {"rope_theta": 5.0}}),
     ("gemma3", "text_config is None and must be a table", {}),
     ("gemma3", "model_type of text_config is 'llama'", {"text_config": {"model_type": "llama"}}),
-    ("mamba", "model_type is 'mamba' and must be one of llama, mistral, mixtral, qwen2, .*, gemma3, qwen3_5", {}),
+    (
+        "mamba",
+        "model_type is 'mamba' and must be one of llama, mistral, mixtral, qwen2, .*, gemma3, qwen3_5, gemma4",
+        {},
+    ),
+    ("gemma4", "text_config is None and must be a table", {"audio_config": {}, "vision_config": {}}),
+    ("gemma4", "model_type of text_config is 'gemma3_text'", {"text_config": {"model_type": "gemma3_text"}}),
+    ("gemma4_unified_text", "hidden_size_per_layer_input is 8 and must be 0", {"hidden_size_per_layer_input": 8}),
+    ("gemma4_unified", "model_type of text_config is 'gemma4_text'", {"text_config": {"model_type": "gemma4_text"}}),
+    ("gemma4_assistant", "model_type is 'gemma4_assistant' and must be one of", {"text_config": {}}),
     (None, "model_type is None", {}),
 ]
 

@@ -32,7 +32,8 @@ def test_files_of_every_family_go_both_ways_parity_with_transformers(tmp_path, n
 
     config = (FAMILIES | ODD)[name]
     theirs = in_transformers(config)
-    for parameter in theirs.parameters():
+    scalars = [buffer for name, buffer in theirs.named_buffers() if name.endswith("layer_scalar")]
+    for parameter in (*theirs.parameters(), *scalars):
         torch.nn.init.normal_(parameter, std=0.3)
     theirs.save_pretrained(tmp_path / "theirs", max_shard_size="4KB")
     assert len(list((tmp_path / "theirs").glob("*.safetensors"))) > 1
@@ -138,12 +139,28 @@ def test_images_and_further_heads_of_qwen3_5_are_not_read(tmp_path):
         loading.load(directory)
 
 
-@pytest.mark.parametrize("kind", ["Gemma3", "Qwen3_5"])
+def test_keys_and_values_of_layers_that_read_those_of_others_are_not_read(tmp_path):
+    """Published files of Gemma 4 hold them, and transformers ignores them."""
+    config = canonical(FAMILIES["gemma4_shared"])
+    given = random_weights(config)
+    loading.save(tmp_path / "model", config, given)
+    file, key = tmp_path / "model" / "model.safetensors", "model.layers.{}.self_attn.k_proj.weight"
+    tensors = load_file(file)
+    save_file(tensors | {key.format(5): np.zeros((12, 16), np.float32)}, file)
+    assert equal(loading.load(tmp_path / "model").params, given)
+    save_file({name: value for name, value in tensors.items() if name != key.format(2)}, file)
+    with pytest.raises(ValueError, match=r"layers\.2\.self_attn\.k_proj\.weight \(12, 16\) is missing"):
+        loading.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("kind", ["Gemma3", "Qwen3_5", "Gemma4"])
 def test_parity_with_transformers_of_the_text_of_a_model_of_text_and_images(tmp_path, kind):
     torch = pytest.importorskip("torch")
     import transformers
 
-    config = canonical(replace(FAMILIES[kind.lower()], final_logit_softcapping=None))
+    config = canonical(FAMILIES["gemma4_shared" if kind == "Gemma4" else kind.lower()])
+    if kind == "Gemma3":
+        config = replace(config, final_logit_softcapping=None)
     text = in_transformers(config).config.to_dict() | {"eos_token_id": None}
     vision = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     vision |= {"image_size": 28, "patch_size": 14, "model_type": "siglip_vision_model"}
@@ -152,6 +169,12 @@ def test_parity_with_transformers_of_the_text_of_a_model_of_text_and_images(tmp_
         vision = {"hidden_size": 8, "intermediate_size": 8, "depth": 1, "num_heads": 2, "out_hidden_size": 16}
         vision |= {"model_type": "qwen3_5_vision", "patch_size": 2, "num_position_embeddings": 4}
         more = {"image_token_id": 18, "video_token_id": 18, "vision_start_token_id": 18, "vision_end_token_id": 18}
+    if kind == "Gemma4":
+        vision = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+        vision |= {"num_key_value_heads": 2, "head_dim": 4, "patch_size": 2, "position_embedding_size": 4}
+        more = {"image_token_id": 18, "video_token_id": 18, "audio_token_id": 18}
+        more |= {"audio_config": {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}}
+        text["pad_token_id"] = 0
     settings = getattr(transformers, f"{kind}Config")(text_config=text, vision_config=vision, **more)
     if kind == "Gemma3":
         settings.image_token_index = 18

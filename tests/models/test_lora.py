@@ -109,7 +109,7 @@ def test_rows_are_in_order_of_the_policies_where_all_have_as_many():
 
 def test_targets_are_names_or_patterns():
     assert Lora().maps == MAPS
-    assert Lora(targets=("v_proj", "q_*")).maps == ("q_proj", "v_proj")
+    assert Lora(targets=("v_proj", "q_*")).maps == ("q_proj", "v_proj", "global_q_proj", "global_v_proj")
     assert set(lora.init(jax.random.key(0), PARAMS, Lora(targets=("*p_proj",)))) == {"up_proj"}
 
 

@@ -14,57 +14,59 @@ import pytest
 from jaxmarl_llm.models import decoder, lora, packing
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.lora import Lora
+from tests.support.families import FAMILIES
 
 CONFIG = Config(50, 8, 16, 2, 2, 1, 4, 128)
 
 
-def appended(width: int, n: jax.Array) -> tuple[decoder.Cache, jax.Array]:
+def appended(config: Config, width: int, n: jax.Array) -> tuple[decoder.Cache, jax.Array]:
     """A chunk after two prompts of three rows each, a policy for every other row."""
-    params = decoder.init(CONFIG, jax.random.key(0))
+    params = decoder.init(config, jax.random.key(0))
     settings = (Lora(2, 2.0), Lora(2, 2.0))
     adapters = [lora.init(jax.random.key(i), params, each) for i, each in enumerate(settings)]
     adapters = jax.tree.map(lambda x: x + 0.1, adapters)
-    prepared = decoder.prepare(CONFIG, params, lora.concatenate(adapters, settings))
-    prompts = jax.random.randint(jax.random.key(1), (2, 7), 0, 50)
-    before, _ = decoder.append(CONFIG, prepared, decoder.empty_cache(CONFIG, 2, 7), prompts, jnp.array([7, 5]))
-    cache = decoder.empty_cache(CONFIG, 6, 3 + 2 * width, before)
-    policy, tokens = jnp.arange(6) % 2, jax.random.randint(jax.random.key(2), (6, 3 + width), 0, 50)
-    cache, _ = decoder.append(CONFIG, prepared, cache, tokens[:, :3], jnp.array([3, 1, 0, 2, 3, 3]), policy)
-    return decoder.append(CONFIG, prepared, cache, tokens[:, 3:], n, policy)
+    prepared = decoder.prepare(config, params, lora.concatenate(adapters, settings))
+    prompts = jax.random.randint(jax.random.key(1), (2, 7), 0, config.vocab_size)
+    before, _ = decoder.append(config, prepared, decoder.empty_cache(config, 2, 7), prompts, jnp.array([7, 5]))
+    cache = decoder.empty_cache(config, 6, 3 + 2 * width, before)
+    policy, tokens = jnp.arange(6) % 2, jax.random.randint(jax.random.key(2), (6, 3 + width), 0, config.vocab_size)
+    cache, _ = decoder.append(config, prepared, cache, tokens[:, :3], jnp.array([3, 1, 0, 2, 3, 3]), policy)
+    return decoder.append(config, prepared, cache, tokens[:, 3:], n, policy)
 
 
 @cache
-def program(width: int, heavy: int):
+def program(config: Config, width: int, heavy: int):
     """`appended` with models of so many parameters as heavy ones: compiled once for all chunks of a width."""
 
     def append(n):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(packing, "HEAVY", heavy)
-            return appended(width, n)
+            return appended(config, width, n)
 
     return jax.jit(append)
 
 
 @pytest.mark.parametrize(
-    ("width", "n"),
+    ("width", "n", "config"),
     [
-        (4, [1, 0, 4, 0, 2, 0]),  # less than half of what can be said
-        (4, [4, 4, 4, 4, 0, 1]),  # more
-        (4, [0] * 6),
-        pytest.param(20, [20, 0, 3, 11, 0, 20], marks=pytest.mark.long),
-        pytest.param(20, [20] * 6, marks=pytest.mark.long),
-        pytest.param(20, [0, 0, 1, 0, 0, 0], marks=pytest.mark.long),
+        (4, [1, 0, 4, 0, 2, 0], CONFIG),  # less than half of what can be said
+        (4, [4, 4, 4, 4, 0, 1], CONFIG),  # more
+        (4, [0] * 6, CONFIG),
+        pytest.param(4, [1, 0, 4, 0, 2, 0], FAMILIES["gemma4_shared"], marks=pytest.mark.slow),
+        pytest.param(20, [20, 0, 3, 11, 0, 20], CONFIG, marks=pytest.mark.long),
+        pytest.param(20, [20] * 6, CONFIG, marks=pytest.mark.long),
+        pytest.param(20, [0, 0, 1, 0, 0, 0], CONFIG, marks=pytest.mark.long),
     ],
 )
-def test_packed_tokens_are_computed_as_padded_ones(width, n):
+def test_packed_tokens_are_computed_as_padded_ones(width, n, config):
     (plain_cache, plain), (cache, hidden) = (
-        jax.device_get(program(width, heavy)(jnp.array(n))) for heavy in (packing.HEAVY, 0)
+        jax.device_get(program(config, width, heavy)(jnp.array(n))) for heavy in (packing.HEAVY, 0)
     )
     np.testing.assert_array_equal(cache.length, plain_cache.length)
     for r, length in enumerate(n):
         np.testing.assert_allclose(hidden[r, :length], plain[r, :length], atol=1e-5)
         kept = int(cache.length[r])
-        for layer in range(CONFIG.num_hidden_layers):
+        for layer in range(len(cache.keys)):
             np.testing.assert_allclose(
                 cache.keys[layer][r, :, :, :kept], plain_cache.keys[layer][r, :, :, :kept], atol=1e-5
             )

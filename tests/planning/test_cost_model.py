@@ -13,6 +13,7 @@ from jaxmarl_llm.models import decoder, hf_config, hf_families
 from jaxmarl_llm.models.config import Dtypes
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.planning import accelerators, cost_model, plan
+from tests.support.families import FAMILIES, ODD
 from tests.support.jobs import job
 
 LOOPS = """HloModule jit_step
@@ -68,6 +69,10 @@ def test_loops_of_unknown_length_run_as_often_as_they_can(path, times):
         ("qwen3.5-4b", 4_205_751_296),
         ("qwen3.5-9b", 8_953_803_264),
         ("qwen3.5-27b", 26_895_998_464),
+        ("gemma4-e2b", 4_628_569_344 + 35),  # of the text, as transformers counts it, and a scalar a layer
+        ("gemma4-e4b", 7_463_013_376 + 42),
+        ("gemma4-26b-a4b", 25_233_141_760 + 30),  # 25.2 and 30.7 billion by Google
+        ("gemma4-31b", 30_697_345_280 + 60),
     ],
 )
 def test_known_shapes_have_the_published_number_of_weights(name, count):
@@ -106,6 +111,61 @@ def test_a_state_costs_the_same_for_long_rows_and_attention_costs_a_quarter():
     linear = 4096 * (8192 + 2 * 4096 + 2 * 32)
     weights = 2 * (24 * linear + 8 * attention + 32 * 3 * 4096 * 12288)
     assert products == tokens * (weights + rule) + pairs + 2 * 248320 * 4096 * 2048 * 300
+
+
+@pytest.mark.parametrize("name", ["gemma4", "gemma4_shared", "gemma4_moe_shared", "qwen3_5", "llama3.1"])
+def test_weights_and_caches_are_as_large_as_the_arrays_of_a_tiny_model(name):
+    """Two widths of heads, keys and values that layers share, tables of each layer's inputs, experts, states."""
+    tiny = replace((FAMILIES | ODD)[name], dtypes=Dtypes("bfloat16", "float32", "bfloat16"))
+    one = replace(job(prompts=4, group_size=3, prompt_width=7, slots=12, chunk=5), config=tiny)
+    size = lambda tree: sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+    made = jax.eval_shape(lambda: decoder.init(tiny, jax.random.key(0)))
+    assert cost_model.held_bytes(one)["base"] == size(made)
+    prompts, rows = (jax.eval_shape(partial(decoder.empty_cache, tiny, *x)) for x in ((4, 7), (12, 17)))
+    kept = lambda cache: size((cache.keys, cache.values, cache.memories))
+    assert cost_model.rollout(one)["cache"] == kept(prompts) + kept(rows)
+
+
+def test_a_device_has_its_part_of_both_widths_of_heads():
+    whole = replace(job(), config=hf_config.from_json(hf_families.KNOWN["gemma4-26b-a4b"], Dtypes()))
+    parts = replace(whole, mesh={"data": 1, "fsdp": 1, "tensor": 4})
+    caches = [cost_model.rollout(x)["cache"] for x in (whole, parts)]
+    sliding, full = 25 * 8 * 256, 5 * 2 * 512  # 2 heads do not divide over 4 devices
+    assert math.isclose(caches[1] / caches[0], (sliding / 4 + full) / (sliding + full))
+
+
+def test_products_of_gemma4_are_those_of_its_layers():
+    e2b = replace(job(), config=hf_config.from_json(hf_families.KNOWN["gemma4-e2b"], Dtypes()))
+    products = cost_model.operations(replace(e2b, scorings=1))["update"] - cost_model.operations(e2b)["update"]
+    tokens = 64 * 100 + 2048 * 600
+    sliding, full = 28 * 8 * 256, 7 * 8 * 512  # numbers of queries
+    queries = 1536 * 2 * (sliding + full)
+    keys = 1536 * 2 * (12 * 256 + 3 * 512)
+    mlps = 3 * 1536 * (15 * 6144 + 20 * 12288)
+    inputs = 35 * 3 * 1536 * 256  # the projection of all, and two maps of each layer
+    pairs = 4 * (sliding + full) * (64 * 100 * 100 + 2048 * 600 * 700)
+    assert products == 2 * tokens * (queries + keys + mlps + inputs) + pairs + 2 * 262144 * 1536 * 2048 * 300
+    held = cost_model.held_bytes(e2b)["base"] / 4
+    moved = [cost_model.bytes_moved(replace(e2b, scorings=n))["update"] / 4 for n in (0, 1)]
+    assert moved[1] - moved[0] == held - 262144 * 35 * 256  # the table of inputs is looked up, not read
+
+
+def test_inputs_of_each_layer_are_planned():
+    e2b = replace(job(), config=hf_config.from_json(hf_families.KNOWN["gemma4-e2b"], Dtypes()))
+    tokens = 64 * 100 + 2048 * 600
+    assert cost_model.update(e2b)["inputs of each layer"] == 3 * 4 * tokens * 35 * 256
+    assert "inputs of each layer" not in cost_model.update(job())
+
+
+def test_an_update_copies_the_weights_that_two_of_its_loops_share():
+    names = "gemma4-e4b", "gemma4-e2b", "qwen3.5-9b"
+    e4b, e2b, whole = (hf_config.from_json(hf_families.KNOWN[name], Dtypes()) for name in names)
+    shared = 42 * (3 * 2560 * 10240 + 2 * 2560 * 256 + 5 * 2560 + 1) + 2 * 2560 * (35 * 8 * 256 + 7 * 8 * 512)
+    shared += 35 * 256 + 7 * 512  # norms of queries; the first layers alone have keys and values
+    parts = lambda config: cost_model.update(replace(job(), config=config)).get("parts of stacked weights", 0)
+    assert parts(e4b) == 4 * shared
+    assert 0 < parts(e2b) < parts(e4b) / 9  # the MLPs of both loops have leaves of their own
+    assert parts(whole) == 0 == parts(job().config)
 
 
 def test_families_of_one_source_share_its_weights():

@@ -27,7 +27,7 @@ from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.records import Advantages, Arranged, TinySize
 from jaxmarl_llm.training.setup import tiny
 from jaxmarl_llm.training.trainer import Trainer
-from tests.support.families import recurrent
+from tests.support.families import recurrent, sharing
 
 pytestmark = pytest.mark.long
 
@@ -37,7 +37,9 @@ GAMES = {
     "with a script": (TicTacToe(), ("me", "random"), 1),
     "free text": (MatrixGame(rounds=2, talk=True), ("me", "me"), (2, 2, 4)),
     "with a state": (TicTacToe(), ("me", "me"), 1),
+    "with shared keys": (LockChain(locks=3, turns=5), ("me",), 1),
 }
+SIZES = {"with a state": recurrent, "with shared keys": sharing}
 MEMBERS, AT = 4, 2
 
 
@@ -62,8 +64,7 @@ def both(request):
     """The same games without a branch, with a branch that copies nothing, and with two copies."""
     game, seats, budget = GAMES[request.param]
     tokenizer = words(game, "ab") if request.param == "free text" else SymbolTokenizer(strings(game))
-    size = recurrent if request.param == "with a state" else tiny
-    policy_set = PolicySet(tokenizer, ("me",), size(tokenizer.vocab_size))
+    policy_set = PolicySet(tokenizer, ("me",), SIZES.get(request.param, tiny)(tokenizer.vocab_size))
     rollout = Rollout(game, {"all": policy_set}, Lineup((seats, seats), MEMBERS), budget)
     weights = {"all": {"params": decoder.init(policy_set.config, jax.random.key(1))}}
     key = jax.random.key(2)

@@ -22,7 +22,7 @@ from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.records import Advantages
 from jaxmarl_llm.training.scoring import resample, score_policies
 from jaxmarl_llm.training.trainer import Trainer
-from tests.support.families import recurrent
+from tests.support.families import recurrent, sharing
 
 DRAWS = 2000
 
@@ -35,15 +35,16 @@ TALK = Recipe(MatrixGame(rounds=2, talk=True), (("me", "me"),), rewards, tokeniz
 NINE = Recipe(LockChain(2, turns=3, alphabet="ABC", spelled=2), (("me",),), rewards, tokenizer=answer_letters, groups=2)
 
 
-RECIPES = {"talk": TALK, "nine": NINE, "state": NINE}  # "state" has a model with linear_attention
-NAMES = ["talk", pytest.param("nine", marks=pytest.mark.long), pytest.param("state", marks=pytest.mark.long)]
+RECIPES = {"talk": TALK, "nine": NINE, "state": NINE, "sharing": NINE}
+SIZES = {"state": recurrent, "sharing": sharing}  # models with linear_attention, and with shared keys and values
+NAMES = ["talk", *(pytest.param(name, marks=pytest.mark.long) for name in ("nine", "state", "sharing"))]
 
 
 @cache
 def played(name):
     """(parts, weights far from uniform, a batch of games for an update, its utterances)."""
     recipe = RECIPES[name]
-    size = setup.tiny if name != "state" else lambda vocabulary, _: recurrent(vocabulary)
+    size = setup.tiny if name not in SIZES else lambda vocabulary, _: SIZES[name](vocabulary)
     with mock.patch.object(setup, "tiny", size):
         parts = Trainer(recipe, [recipe.all_hparams], [0]).parts
     run = begin.init_run(parts, jax.random.key(5))

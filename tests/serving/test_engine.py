@@ -116,6 +116,24 @@ def test_a_row_that_goes_on_reads_only_what_is_new_wherever_its_slot_is(engine):
 
 
 @pytest.mark.long
+def test_a_model_with_shared_keys_and_windows_answers_in_any_slot_as_the_scorer_says():
+    """Rows that go on, that copy another slot's keys and that begin anew, all longer than the windows."""
+    engine = engine_of("sharing", adapters=2)
+    calls = random_calls(9, seed=3)
+    answers = engine.run(calls)
+    rows = [[*call.tokens, *answer.tokens] for call, answer in zip(calls, answers, strict=True)]
+    last = zip(rows[-4:], [call.policy for call in calls[-4:]], strict=True)  # the slots have these
+    more = [call_of([*row[: len(row) - cut], 7], seed=cut, policy=p) for row, p in last for cut in (0, 9)]
+    read = engine.tokens_read
+    answers += engine.run(more)
+    assert engine.tokens_read - read < sum(len(call.tokens) for call in more) / 2
+    calls += more
+    apart = [np.abs(a.logp - b).max() for a, b in zip(answers, scores_of(calls, answers, "sharing"), strict=True)]
+    assert len(apart) == len(calls) and max(apart) < 2e-4
+    assert engine.run([calls[4]])[0].tokens == answers[4].tokens
+
+
+@pytest.mark.long
 def test_rows_that_fill_the_context_are_exact_and_widen_no_further(engine):
     calls = [call_of(list(range(seed, 200)) * 3, seed=seed, budget=16) for seed in (35, 36, 40)]
     calls = [call_of(call.tokens[:496], seed=seed, budget=16) for seed, call in enumerate(calls)]

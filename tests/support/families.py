@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_llm.models import decoder, kinds
-from jaxmarl_llm.models.config import Config, Rope
+from jaxmarl_llm.models.config import Config, Rope, plain
+from jaxmarl_llm.models.hf_config import local_rope
 
 CONFIG = Config(
     vocab_size=19,
@@ -147,7 +148,39 @@ FAMILIES = {
         linear_value_head_dim=5,
         linear_conv_kernel_dim=4,
     ),
+    "gemma4": replace(
+        GEMMA4 := replace(
+            CONFIG,
+            model_type="gemma4_text",
+            tie_word_embeddings=True,
+            hidden_act="gelu_pytorch_tanh",
+            num_hidden_layers=3,
+            layer_types=(*SLIDING[1:], SLIDING[0]),
+            sliding_window=4,
+            rope=Rope(1000.0, "proportional", partial_rotary_factor=0.25),
+            rope_sliding=Rope(100.0),
+            global_head_dim=16,
+            attention_multiplier=1.0,
+            final_logit_softcapping=3.0,
+        ),
+        attention_bias=True,
+        attention_k_eq_v=True,
+        num_global_key_value_heads=1,
+    ),
+    "gemma4_shared": replace(  # two periods of layers with keys and values, one without
+        GEMMA4,
+        num_hidden_layers=7,
+        layer_types=SLIDING[1::-1] * 2 + (*SLIDING[1:], SLIDING[0]),
+        num_kv_shared_layers=3,
+        use_double_wide_mlp=True,
+        hidden_size_per_layer_input=4,
+        vocab_size_per_layer_input=21,
+    ),
 }
+FAMILIES["gemma4_moe"] = replace(
+    FAMILIES["gemma4"], attention_bias=False, num_experts=5, num_experts_per_tok=2, norm_topk_prob=True,
+    moe_intermediate_size=12,
+)  # fmt: skip
 ODD = {  # other settings of the new families, read and written as well
     "mistral_full": replace(CONFIG, model_type="mistral", head_dim=4, num_key_value_heads=1, tie_word_embeddings=True),
     "mixtral_sliding": replace(
@@ -203,12 +236,44 @@ ODD = {  # other settings of the new families, read and written as well
         linear_num_key_heads=3,
         linear_num_value_heads=3,
     ),
+    "gemma4_plain": replace(  # two periods and a part of a third
+        GEMMA4,
+        num_hidden_layers=5,
+        layer_types=SLIDING[::-2] * 2 + SLIDING[:1],
+        tie_word_embeddings=False,
+        final_logit_softcapping=None,
+        num_kv_shared_layers=1,
+        hidden_size_per_layer_input=3,
+        vocab_size_per_layer_input=19,
+        rope=Rope(100.0, "linear", factor=2.0),
+    ),
+    "gemma4_unified": replace(
+        FAMILIES["gemma4"],
+        model_type="gemma4_unified_text",
+        attention_bias=False,
+        num_hidden_layers=4,
+        layer_types=SLIDING[::-2] * 2,
+        num_kv_shared_layers=1,
+    ),
+    "gemma4_moe_shared": replace(
+        FAMILIES["gemma4_shared"], num_experts=4, num_experts_per_tok=4, norm_topk_prob=True, moe_intermediate_size=8
+    ),
 }
 
 
 def recurrent(vocab_size: int, context: int = 512) -> Config:
     """A small model with linear_attention."""
     return replace(FAMILIES["qwen3_5"], vocab_size=vocab_size, max_position_embeddings=context)
+
+
+def sharing(vocab_size: int, context: int = 512) -> Config:
+    """A small Gemma 4 with everything on: windows, two head widths, shared keys and values, inputs of each layer."""
+    return replace(
+        FAMILIES["gemma4_shared"],
+        vocab_size=vocab_size,
+        vocab_size_per_layer_input=vocab_size,
+        max_position_embeddings=context,
+    )
 
 
 def random(tree: Any, seed: int) -> Any:
@@ -219,12 +284,16 @@ def random(tree: Any, seed: int) -> Any:
 
 def weights(config: Config) -> dict:
     """Random weights with norms and biases that matter."""
-    return random(jax.eval_shape(lambda: decoder.init(config, jax.random.key(0))), 0)
+    tree = random(jax.eval_shape(lambda: decoder.init(config, jax.random.key(0))), 0)
+    for name in {"layer_scalar", "router_scale", "expert_scale"} & tree["layers"].keys():
+        tree["layers"][name] = 1 + tree["layers"][name]
+    return tree
 
 
 NAMES = {"llama": "Llama", "mistral": "Mistral", "mixtral": "Mixtral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 NAMES |= {"qwen3_moe": "Qwen3Moe", "gemma2": "Gemma2", "gemma3_text": "Gemma3Text", "phi3": "Phi3", "olmo2": "Olmo2"}
-NAMES |= {"smollm3": "SmolLM3", "granite": "Granite", "qwen3_5_text": "Qwen3_5Text"}
+NAMES |= {"smollm3": "SmolLM3", "granite": "Granite", "qwen3_5_text": "Qwen3_5Text", "gemma4_text": "Gemma4Text"}
+NAMES |= {"gemma4_unified_text": "Gemma4UnifiedText"}
 LINEAR_SIZES = ("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim")
 OWN = {  # settings of a family, beside those that all have
     "llama": ("attention_bias", "mlp_bias"),
@@ -253,7 +322,18 @@ OWN = {  # settings of a family, beside those that all have
         "logits_scaling",
     ),
     "qwen3_5_text": ("attention_bias", *LINEAR_SIZES, "linear_conv_kernel_dim"),
+    "gemma4_unified_text": (
+        "attention_bias",
+        "sliding_window",
+        "final_logit_softcapping",
+        "global_head_dim",
+        "num_global_key_value_heads",
+        "attention_k_eq_v",
+        "num_kv_shared_layers",
+        "use_double_wide_mlp",
+    ),
 }
+OWN["gemma4_text"] = (*OWN["gemma4_unified_text"], "hidden_size_per_layer_input", "vocab_size_per_layer_input")
 
 
 def in_transformers(config: Config) -> Any:
@@ -265,6 +345,7 @@ def in_transformers(config: Config) -> Any:
     own = {"default": (), "linear": ("factor",), "llama3": ("factor", "original_max_position_embeddings")}
     own["llama3"] += ("low_freq_factor", "high_freq_factor")
     own["yarn"] = ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow")
+    own["proportional"] = ("partial_rotary_factor",)
     own["longrope"] = ("factor", "original_max_position_embeddings", "short_factor", "long_factor")
     rope = {key: rope[key] for key in ("rope_theta", "rope_type", *own[config.rope.rope_type])}
     names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
@@ -272,13 +353,19 @@ def in_transformers(config: Config) -> Any:
              *OWN[family])  # fmt: skip
     settings = {name: getattr(config, name) for name in names}
     settings["hidden_activation" if config.family.scaled_embeddings else "hidden_act"] = config.hidden_act
-    if family == "gemma3_text":
+    if local_rope(config):
         assert config.rope_sliding is not None
         local = {"rope_theta": config.rope_sliding.rope_theta, "rope_type": "default"}
         rope = {"full_attention": rope, "sliding_attention": local}
     if family == "qwen2":
         del settings["head_dim"]
         settings |= {"use_sliding_window": True, "max_window_layers": 1}
+    if family == "gemma4_text":
+        settings["vocab_size_per_layer_input"] = config.vocab_size_per_layer_input or config.vocab_size
+        if config.num_experts:
+            settings |= {"enable_moe_block": True, "num_experts": config.num_experts}
+            settings |= {"top_k_experts": config.num_experts_per_tok}
+            settings |= {"moe_intermediate_size": config.moe_intermediate_size}
     if family == "mixtral":
         settings["num_local_experts"] = config.num_experts
     if family == "qwen3_moe":
@@ -307,10 +394,17 @@ OF_LINEAR |= {"conv1d": "conv1d.weight", "linear_norm": "norm.weight", "A_log": 
 
 def by_their_name(config: Config, tree: dict) -> dict[str, np.ndarray]:
     """The canonical tree with the names and shapes that transformers' parameters have in memory."""
-    named = {f"model.{name}.weight": tree[name] for name in ("embed_tokens", "norm")}
+    named = {f"model.{name}.weight": leaf for name, leaf in tree.items() if name not in ("layers", "lm_head")}
     for i in range(config.num_hidden_layers):
         layer = {name: np.asarray(leaf) for name, leaf in kinds.one_layer(config, tree["layers"], i).items()}
-        if config.num_experts:
+        if config.moe_intermediate_size:
+            both = [layer.pop("experts_gate"), layer.pop("experts_up")]
+            named[f"model.layers.{i}.experts.gate_up_proj"] = np.concatenate(both, 1)
+            named[f"model.layers.{i}.experts.down_proj"] = layer.pop("experts_down")
+            named[f"model.layers.{i}.router.proj.weight"] = layer.pop("router")
+            named[f"model.layers.{i}.router.scale"] = layer.pop("router_scale")
+            named[f"model.layers.{i}.router.per_expert_scale"] = layer.pop("expert_scale")
+        elif config.num_experts:
             both = [layer.pop("experts_gate"), layer.pop("experts_up")]
             named[f"model.layers.{i}.mlp.experts.gate_up_proj"] = np.concatenate(both, 1)
             named[f"model.layers.{i}.mlp.experts.down_proj"] = layer.pop("experts_down")
@@ -318,9 +412,12 @@ def by_their_name(config: Config, tree: dict) -> dict[str, np.ndarray]:
         if config.model_type == "phi3":
             layer["qkv_proj"] = np.concatenate([layer.pop(f"{name}_proj") for name in "qkv"])
             layer["gate_up_proj"] = np.concatenate([layer.pop("gate_proj"), layer.pop("up_proj")])
-        for name, leaf in layer.items():
+        for name, leaf in ((plain(name), leaf) for name, leaf in layer.items()):
             owner = "mlp." if name.startswith(("gate", "up", "down")) else "self_attn."
-            owner = "" if name.endswith("layernorm") else owner
+            owner = "" if "layernorm" in name or "per_layer" in name else owner
+            if name == "layer_scalar":
+                named[f"model.layers.{i}.{name}"] = leaf
+                continue
             if name in OF_LINEAR:
                 named[f"model.layers.{i}.linear_attn.{OF_LINEAR[name]}"] = leaf
                 continue

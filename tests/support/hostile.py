@@ -39,6 +39,7 @@ NUMBERS = {
     "smollm3": ("no_rope_layers", "sliding_window"),
     "granite": ("attention_multiplier", "residual_multiplier", "embedding_multiplier", "logits_scaling"),
     "qwen3_5_text": ("linear_num_key_heads", "linear_num_value_heads", "linear_conv_kernel_dim", "layer_types"),
+    "gemma4_text": ("global_head_dim", "num_kv_shared_layers", "hidden_size_per_layer_input", "top_k_experts"),
 }
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -68,15 +69,16 @@ def bases(home: Path) -> None:
     from jaxmarl_llm.models.lora import Lora
     from jaxmarl_llm.models.peft_files import adapter_shapes, save_adapter
     from tests.models import test_gguf_files as ggufs
-    from tests.support.families import CONFIG, FAMILIES, weights
+    from tests.support.families import CONFIG, FAMILIES, ODD, weights
     from tests.support.tokenizer_files import tiny
 
     config = replace(CONFIG, vocab_size=300)
     loading.save(home / "model", config, weights(config))
     tiny(home / "model", CHATML)
     loading.save(home / "shards", config, weights(config), shard_bytes=9000)
-    for name in ("gemma3", "gemma2", "qwen3_moe", "phi3", "smollm3", "granite", "qwen3_5"):
-        loading.save(home / FAMILIES[name].model_type, FAMILIES[name], weights(FAMILIES[name]))
+    for name in ("gemma3", "gemma2", "qwen3_moe", "phi3", "smollm3", "granite", "qwen3_5", "gemma4_moe_shared"):
+        own = (FAMILIES | ODD)[name]
+        loading.save(home / own.model_type, own, weights(own))
     lora = Lora(3, 6.0, ("q_proj", "up_proj"))
     adapter = {
         name: {

@@ -27,7 +27,7 @@ from jaxmarl_llm.serving.engine import Engine
 from jaxmarl_llm.serving.service import Served, Service, running
 from jaxmarl_llm.text.grammar import Grammar, lift
 from jaxmarl_llm.text.tokenizers import HFTokenizer, Tokenizer
-from tests.support.families import recurrent
+from tests.support.families import recurrent, sharing
 from tests.support.tokenizer_files import QWEN_TOOLS, qwen, written
 from tests.support.toys import ByteTokenizer
 
@@ -37,8 +37,8 @@ SLOTS, CONTEXT = 4, 512
 
 @cache
 def tokenizer_of(kind: str) -> Tokenizer:
-    """The toy of bytes, also for a model with a "state", or a byte-level tokenizer from files that shows tools."""
-    if kind in ("toy", "state"):
+    """The toy of bytes, also for models with a "state" or "sharing" keys, or one from files that shows tools."""
+    if kind in ("toy", "state", "sharing"):
         return ByteTokenizer()
     with TemporaryDirectory() as directory:
         return HFTokenizer(written(Path(directory) / "tokenizer", qwen(), QWEN_TOOLS, eos_token="<|im_end|>"))
@@ -52,7 +52,7 @@ def config_of(tokenizer: Tokenizer) -> Config:
 def policies(kind: str, adapters: int = 0) -> tuple[PolicySet, dict]:
     """(policies, their random weights, which have marked preferences): `adapters` on a base, or the base alone."""
     tokenizer = tokenizer_of(kind)
-    config = recurrent(tokenizer.vocab_size) if kind == "state" else config_of(tokenizer)
+    config = {"state": recurrent, "sharing": sharing}.get(kind, lambda _: config_of(tokenizer))(tokenizer.vocab_size)
     params = jax.tree.map(lambda x: 2 * x, jax.jit(lambda key: decoder.init(config, key))(jax.random.key(1)))
     if not adapters:
         return PolicySet(tokenizer, ("base",), config), {"params": params}
