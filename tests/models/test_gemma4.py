@@ -40,7 +40,7 @@ def loss(config, params, tokens):
     return -jnp.take_along_axis(logp, tokens[:, 1:, None], -1).mean(), scores
 
 
-def theirs_of(config, dtype: str, length: int) -> dict[str, np.ndarray]:
+def theirs_of(config, dtype: str, length: int, rows: int = 1) -> dict[str, np.ndarray]:
     """Logits of a row, and the gradient of its loss by the weights of attention, as transformers computes them."""
     import torch
 
@@ -50,7 +50,7 @@ def theirs_of(config, dtype: str, length: int) -> dict[str, np.ndarray]:
         for name, value in ours.items():
             copied[name].copy_(torch.from_numpy(value.copy()))
     model = model.to(getattr(torch, dtype))
-    tokens = torch.from_numpy(np.array(tokens_of(1, 1, length), np.int64))
+    tokens = torch.from_numpy(np.array(tokens_of(1, rows, length), np.int64))
     scores = model(tokens).logits.float()
     torch.nn.functional.cross_entropy(scores[0, :-1], tokens[0, 1:]).backward()
     wanted = [name for name in copied if ".self_attn." in name or "per_layer_model" in name]
@@ -87,13 +87,14 @@ def test_a_long_row_in_chunks_of_any_width_is_the_row():
     close(jnp.concatenate(found, 1), expected, 5e-5)
 
 
-@pytest.mark.parametrize(("name", "times"), [("half", 1.5), pytest.param("half_experts", 2, marks=pytest.mark.long)])
-def test_parity_in_bfloat16_is_about_as_close_to_float32_as_transformers(name, times):
-    """The yardstick is the error of transformers' own bfloat16: ours is at most so many times as large.
+@pytest.mark.parametrize(("name", "rows"), [("half", 1), pytest.param("half_experts", 16, marks=pytest.mark.long)])
+def test_parity_in_bfloat16_is_about_as_close_to_float32_as_transformers(name, rows):
+    """The yardstick is the error of transformers' own bfloat16: ours is at most 1.5 times as large.
 
-    It is 0.9 times as large, and 1.6 times with experts, whose weights transformers keeps in float32.
+    It is 0.90 times as large, and 0.97 times with experts. There it is of 16 texts: a rounding may change which expert a
+    token takes, so that the errors of single texts differ by a factor of two and more.
     """
-    config, tokens = MIXED if name == "half_experts" else CONFIG, tokens_of(1, 1, 30)
+    config, tokens = MIXED if name == "half_experts" else CONFIG, tokens_of(1, rows, 30)
     params = weights(config)
     exact = np.asarray(loss(config, params, tokens)[1])
     half = replace(config, dtypes=Dtypes("bfloat16", "bfloat16", "bfloat16"))
@@ -101,7 +102,7 @@ def test_parity_in_bfloat16_is_about_as_close_to_float32_as_transformers(name, t
     ours = np.asarray(jax.jit(lambda params: loss(half, params, tokens)[1])(rough))
     theirs = golden(name)["logits"]
     error = lambda scores: np.sqrt(np.square(scores - exact).mean()) / exact.std()
-    assert 0 < error(ours) < times * error(theirs) < 0.1
+    assert 0 < error(ours) < 1.5 * error(theirs) < 0.1
 
 
 @pytest.mark.long
@@ -228,5 +229,5 @@ def test_bytes_of_slots_are_those_of_their_arrays(config):
 
 if __name__ == "__main__":
     found = {"long": theirs_of(CONFIG, "float32", LENGTH), "half": theirs_of(CONFIG, "bfloat16", 30)}
-    found["half_experts"] = theirs_of(MIXED, "bfloat16", 30)
+    found["half_experts"] = theirs_of(MIXED, "bfloat16", 30, rows=16)
     np.savez_compressed(GOLDEN, **{f"{name}/{key}": x for name, part in found.items() for key, x in part.items()})
