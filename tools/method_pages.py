@@ -10,7 +10,7 @@ from typing import Any
 
 from markup import ROOT, contents, docstring_of, facts, fence
 
-from jaxmarl_llm.studies import catalogue, registry
+from jaxmarl_llm.studies import catalogue, frozen, registry
 from jaxmarl_llm.studies.identity import describe
 from jaxmarl_llm.studies.pages import again, results
 from jaxmarl_llm.studies.pages.format import count, markdown
@@ -39,6 +39,7 @@ def methods() -> dict[str, str | bytes]:
     loaded = {file: results.load(file) for file in files}
     texts: dict[str, str | bytes] = {}
     study_of = {file.parent.name: result["study"] for file, result in loaded.items()}
+    study_of |= {file.parent.name: file.parent.name for file in frozen.without_table(home)}
     link = lambda match: f"]({study_of[match[1]]}.md)"
     for name in catalogue.find(STUDIES):
         page = study_page(name, [file for file in files if loaded[file]["study"] == name])

@@ -181,7 +181,8 @@ def test_a_cache_does_not_continue_a_part_of_a_prompt():
 def test_a_merged_adapter_decodes_and_is_saved_like_the_unmerged(tmp_path):
     params, tokens = weights(CONFIG), tokens_of(8, 2, 7)
     adapter = random(jax.eval_shape(lambda: lora.init(jax.random.key(0), params, LORA)), 3)
-    assert set(adapter) == set(LORA.maps)
+    of_linear = {f"in_proj_{name}" for name in ("qkv", "z", "b", "a")} | {"out_proj"}
+    assert set(adapter) == {f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")} | of_linear
     joined = lora.concatenate([adapter], [LORA])
     loading.save(tmp_path / "merged", canonical(CONFIG), params, adapter=(LORA, adapter))
     config, merged, _ = loading.load(tmp_path / "merged")

@@ -97,10 +97,9 @@ def test_a_group_reads_its_prompt_once(rollout):
 
 
 def test_the_width_of_prompts_is_that_of_the_longest_question_that_is_trained(played):
-    width = lambda **more: rollout_of(Prompts([*RECORDS, {"prompt": "x" * 300, "answer": 9}], bytes_of, **more))
-    assert width().prompt_width("toy") == 512
-    held_out = width(held_out=[{"prompt": "y" * 600, "answer": 9}])
-    assert held_out.prompt_width("toy") == 512
+    width = lambda **more: rollout_of(Prompts([*RECORDS, {"prompt": "x" * 150, "answer": 9}], bytes_of, **more))
+    assert width().prompt_width("toy") == 256
+    assert width(held_out=[{"prompt": "y" * 300, "answer": 9}]).prompt_width("toy") == 256
     assert rollout_of().prompt_width("toy") == played.rows["toy"].prompts.tokens.shape[1] == 32
 
 
