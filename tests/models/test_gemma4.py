@@ -91,8 +91,8 @@ def test_a_long_row_in_chunks_of_any_width_is_the_row():
 def test_parity_in_bfloat16_is_about_as_close_to_float32_as_transformers(name, rows):
     """The yardstick is the error of transformers' own bfloat16: ours is at most 1.5 times as large.
 
-    It is 0.90 times as large, and 0.97 times with experts. There it is of 16 texts: a rounding may change which expert a
-    token takes, so that the errors of single texts differ by a factor of two and more.
+    It is 0.90 times as large, and 0.97 times with experts. There it is of 16 texts: a rounding may change which expert
+    a token takes, so that the errors of single texts differ by a factor of two and more.
     """
     config, tokens = MIXED if name == "half_experts" else CONFIG, tokens_of(1, rows, 30)
     params = weights(config)
