@@ -157,7 +157,7 @@ def study_page(name: str, files: list[Path]) -> str:
     ]
     parts = [f"# {name}"]
     waits = catalogue.home(STUDIES) / "results" / name / "README.md"  # a frozen study without a table
-    if not files and waits.exists():
+    if not files and waits.with_name(frozen.FILE).exists():
         parts.append(waits.read_text(encoding="utf-8").split("\n\n", 2)[2].rstrip())
     for file in files:
         text, run = file.with_name("README.md").read_text(encoding="utf-8"), file.parent.name

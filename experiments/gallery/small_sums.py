@@ -9,7 +9,7 @@ verdict. 65 of the 81 sums are trained.
   untrained   the model as it comes
 
   score             share of right answers in 128 new games of the trained sums
-  held-out score    the same in 128 games of the other 16 sums
+  held-out score    the same in 128 games of the other 16 sums, each of which is trained with its numbers exchanged
   largest gradient  the largest gradient norm of an agent in an update
 
   python -m experiments small_sums --frozen

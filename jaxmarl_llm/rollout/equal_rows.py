@@ -3,7 +3,7 @@
 In games of few short answers many members of a group play the same tokens. Their log-probabilities are the same, only
 their advantages differ.
 
-Shapes: R rows, O prompts with G rows each, M sampled tokens a row, K distinct rows that are kept.
+Shapes: R rows, O prompts with G rows each, M sampled tokens a row, K <= G distinct rows that are kept.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ def first_equal(rows: Rows, sampled: SampledTokens) -> jax.Array:
     seen = sampled.mask
     legal = sampled.legal & seen[..., None]
     fields = (sampled.at, sampled.token, sampled.grammar_state, sampled.tokens_left)
-    equal = alike(rows.length) & alike(rows.tokens) & alike(sampled.mask) & alike(legal)
+    equal = alike(rows.policy) & alike(rows.length) & alike(rows.tokens) & alike(sampled.mask) & alike(legal)
     for field in fields:
         equal &= alike(jnp.where(seen, field, 0))
     return equal.argmax(2).astype(jnp.int32)
 
 
 def keep_distinct(rows: Rows, sampled: SampledTokens, limit: int) -> tuple[Rows, SampledTokens, jax.Array]:
-    """(the first K = `limit` distinct rows of each prompt, their sampled tokens, int32 [R]: which of them each row
-    equals). If a prompt has more than K distinct rows, some rows equal none of those kept: `first_equal` tells."""
+    """(the first K distinct rows of each prompt, at most `limit`; their sampled tokens; int32 [R]: which of them each
+    row equals). If a prompt has more than K distinct rows, some rows equal none of those kept: `first_equal` tells."""
     first = first_equal(rows, sampled)
     prompts, members = first.shape
+    limit = min(limit, members)
     new = first == jnp.arange(members)[None]
     kept = jnp.argsort(~new, axis=1, stable=True)[:, :limit]
     place = jnp.take_along_axis(new.cumsum(1) - 1, first, axis=1).clip(max=limit - 1)

@@ -163,8 +163,8 @@ class Recipe:
     micro-batch. Runs that are computed at once take one width."""
     distinct: int = dataclasses.field(default=0, metadata=NEW)
     """Rows of each prompt that a micro-batch computes, if none of its prompts has more different ones: equal rows, as
-    games of short answers have many, share one. 0: all rows. A second program computes a micro-batch with more. In half
-    precision all rows are computed."""
+    games of short answers have many, share one. 0: all rows. A second program computes a micro-batch with more. All
+    rows are computed where tokens are scored again before the update: in half precision, or with another attention."""
     remat: Remat = "none"
     """Recomputation in the backward pass: nothing, all but matrix products, or everything."""
     measure: Callable[[Episodes], dict[str, jax.Array]] = mean_return
@@ -200,6 +200,8 @@ class Recipe:
         for name in (*counts, "buckets"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.distinct < 0:
+            raise ValueError(f"distinct is a number of rows, 0 for all, got {self.distinct}.")
         for name in self.hparams:
             near = difflib.get_close_matches(name, DEFAULT_HPARAMS, n=1, cutoff=0.9)
             if near and name not in DEFAULT_HPARAMS and not name.startswith(f"{near[0]}/"):

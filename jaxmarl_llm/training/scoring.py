@@ -169,7 +169,7 @@ def buckets_of(parts: Parts) -> Buckets | None:
     width; None if there is one form alone."""
     recipe = parts.recipe
     half = any(scored_again(parts, name) for name in parts.learner_sets)
-    distinct, widths = 0 if half else min(recipe.distinct, recipe.group_size), recipe.buckets
+    distinct, widths = 0 if half else recipe.distinct, recipe.buckets
     if not distinct:
         return Buckets(widths, partial(_bucket_sizes, widths), partial(_cut, widths)) if widths > 1 else None
 

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxmarl_llm.models.decoder import Prompts
 from jaxmarl_llm.rollout.equal_rows import first_equal, keep_distinct
@@ -29,7 +30,7 @@ def rows_of(seed: int, tokens: int = 2) -> tuple[Rows, SampledTokens]:
         nothing,
         jnp.arange(ROWS),
         whole(2),
-        jnp.zeros(ROWS, jnp.int32),
+        (jnp.arange(ROWS) == 3).astype(jnp.int32),
     )
     mask = jnp.ones((ROWS, SAMPLED), bool).at[:, 1].set(whole(2) > 0)
     hidden = lambda most: whole(most, SAMPLED) * ~mask
@@ -45,6 +46,7 @@ def read(rows: Rows, sampled: SampledTokens, row: int) -> tuple:
     fields = (sampled.at, sampled.token, sampled.grammar_state, sampled.tokens_left, sampled.legal)
     return (
         rows.prompt[row].item(),
+        rows.policy[row].item(),
         rows.tokens[row].tobytes(),
         seen.tobytes(),
         *(np.asarray(field[row])[seen].tobytes() for field in fields),
@@ -60,12 +62,14 @@ def test_the_first_equal_row_of_a_group_is_found():
     assert 1 < len(set(kinds)) < ROWS
 
 
-def test_kept_rows_stand_for_all_that_equal_them():
-    rows, sampled = rows_of(1)
+@pytest.mark.parametrize("more", [0, 1, 100])
+def test_kept_rows_stand_for_all_that_equal_them(more):
+    """Also where a prompt has fewer rows than may be kept."""
+    rows, sampled = rows_of(1, tokens=1)
     different = max(len({read(rows, sampled, row) for row in range(g, g + MEMBERS)}) for g in range(0, ROWS, MEMBERS))
-    assert different < MEMBERS
-    kept, kept_sampled, same = jax.jit(keep_distinct, static_argnums=2)(rows, sampled, different)
-    assert len(kept.tokens) == PROMPTS * different and len(kept.prompts.tokens) == PROMPTS
+    assert different + 1 < MEMBERS
+    kept, kept_sampled, same = jax.jit(keep_distinct, static_argnums=2)(rows, sampled, different + more)
+    assert len(kept.tokens) == PROMPTS * min(different + more, MEMBERS) and len(kept.prompts.tokens) == PROMPTS
     for row in range(ROWS):
         assert read(kept, kept_sampled, int(same[row])) == read(rows, sampled, row)
 

@@ -138,7 +138,7 @@ def _waiting_row(package: str, study: str) -> Sequence[Any]:
     """The row of a frozen study without a table."""
     told = catalogue.outline(catalogue.files(package)[study])
     paper = link({"title": told.title, "url": told.url, "year": told.year}) if told.url else "–"
-    return told.question, f"[{study}](results/{study}/README.md)", paper, "its table is under way", "–", "frozen"
+    return told.question, f"[{study}](results/{study}/README.md)", paper, "no table is published", "–", "frozen"
 
 
 def _row(file: Path, results: Mapping[str, Any], beside: Path) -> Sequence[Any]:

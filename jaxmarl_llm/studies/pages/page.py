@@ -156,10 +156,11 @@ def waiting_page(package: str, file: Path) -> str:
     parts = (
         f"# {file.parent.name}",
         f"*{study.question}*",
-        f"**Frozen** on {kept['date']}; the table on seeds {first} to {last} is not published yet.",
+        f"**Frozen** on {kept['date']}; the table on seeds {first} to {last} is not published.",
         f"Claim: {study.claim}",
         markdown(rows),
         f"Before the freeze: {kept['tried'].rstrip('.')}.",
+        *history.lines(history.read(file.parent)),
     )
     return "\n\n".join(parts) + "\n"
 

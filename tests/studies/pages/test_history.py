@@ -366,7 +366,7 @@ def test_a_frozen_study_without_a_table_has_a_page_that_says_so(toy, command):
     freeze(toy, command)
     assert history.faults(PACKAGE, toy) == []
     text = waiting_page(PACKAGE, toy / "results/levels/frozen.json")
-    assert "**Frozen** on " in text and "is not published yet" in text and "x: more above less" in text
+    assert "**Frozen** on " in text and "is not published" in text and "x: more above less" in text
     edit(toy / "results/levels/frozen.json", lambda x: x.update(tried="nothing"))
     assert history.faults(PACKAGE, toy) != []
 
