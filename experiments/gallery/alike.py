@@ -4,7 +4,7 @@ A context is what a seat has read before it answers. Its gradient is that of the
 to a new adapter. A step on one context moves another as far as their gradients' inner product. If a card changes the
 gradient little, learning first moves the answers of all cards alike.
 
-  python -m experiments.gallery.alike    # Kuhn poker with SmolLM2, three texts; 2 minutes on two CPU cores
+  python -m experiments.gallery.alike    # Kuhn poker with SmolLM2, three texts; under a minute on two CPU cores
 
 The kernel of these inner products: Jacot et al. 2018, Neural Tangent Kernel, https://arxiv.org/abs/1806.07572
 """
@@ -18,23 +18,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.gallery.small_poker import FAR, NEAR
-from jaxmarl_llm.environments.classic.card_games import RANKS, KuhnPoker, KuhnState
+from jaxmarl_llm.environments.classic.card_games import KuhnPoker
+from jaxmarl_llm.evaluation.exact import solve
+from jaxmarl_llm.evaluation.exact.past_policies import tree_of
 from jaxmarl_llm.models import decoder, loading, lora
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.text.tokenizers import HFTokenizer
 
 CHECK, FOLD = ("check", "bet"), ("fold", "call")
-# {name: (seat, node of the game, its two answers)}
-SITUATIONS = {"opens": (0, 0, CHECK), "after a check": (1, 1, CHECK), "after a bet": (1, 2, FOLD)}
-
-
-def text_of(game: KuhnPoker, tokenizer: HFTokenizer, seat: int, node: int, card: int) -> str:
-    """All that a seat has read when it answers for the first time."""
-    cards = jnp.full(2, card, jnp.int32).at[1 - seat].set((card + 1) % 3)
-    state = KuhnState(cards, jnp.int32(node))
-    read = lambda fields, phrases: "".join(f[p] for f, p in zip(fields, np.asarray(phrases), strict=True) if p >= 0)
-    rules = read(game.rules, game.prompt(state)[seat])
-    return tokenizer.render(rules, [read(game.observation, game.view(state).phrases[seat])])
+# {name: (information sets with J, Q and K, two answers)}
+SITUATIONS = {"opens": ((0, 1, 2), CHECK), "after a check": ((3, 5, 7), CHECK), "after a bet": ((4, 6, 8), FOLD)}
 
 
 def gradients(loaded: loading.Loaded, rows: Sequence[Sequence[int]], answers: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -64,9 +57,10 @@ def cosines(game: KuhnPoker, loaded: loading.Loaded) -> dict[str, np.ndarray]:
     """{situation: cosines [3] between the gradients with J and Q, J and K, Q and K}."""
     tokenizer = HFTokenizer(loaded.directory, loaded.config.vocab_size)
     rows, answers = list[list[int]](), list[tuple[int, int]]()
-    for seat, node, (first, second) in SITUATIONS.values():
-        for card in range(len(RANKS)):
-            rows.append(tokenizer.encode_marked(text_of(game, tokenizer, seat, node, card)))
+    for information_sets, (first, second) in SITUATIONS.values():
+        for place in information_sets:
+            rules, message = solve.text_of(tree_of(game), place).split("\n")
+            rows.append(tokenizer.encode_marked(tokenizer.render(rules, [message])))
             answers.append((tokenizer.encode(first)[0], tokenizer.encode(second)[0]))
     vectors = gradients(loaded, rows, answers)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -36,8 +36,6 @@ from jaxmarl_llm.training.recipe import Parts
 
 TEAM = (("solver", "verifier"),)
 SCORE, UNSEEN, LARGEST = "score", "held-out score", "largest gradient"
-
-
 ARITHMETIC = TASKS["arithmetic"]
 PLAY = partial(ARITHMETIC.pretrained["evaluate"], seats={SCORE: TEAM}, games=128)
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens
 
 
-def first_equal(rows: Rows, sampled: SampledTokens) -> jax.Array:
+def first_equal_row(rows: Rows, sampled: SampledTokens) -> jax.Array:
     """int32 [O, G]: the first member of the group whose row a policy scores in the same way, the member itself if no
     earlier one is."""
     prompts = len(rows.prompts.tokens)
@@ -34,8 +34,8 @@ def first_equal(rows: Rows, sampled: SampledTokens) -> jax.Array:
 
 def keep_distinct(rows: Rows, sampled: SampledTokens, limit: int) -> tuple[Rows, SampledTokens, jax.Array]:
     """(the first K distinct rows of each prompt, at most `limit`; their sampled tokens; int32 [R]: which of them each
-    row equals). If a prompt has more than K distinct rows, some rows equal none of those kept: `first_equal` tells."""
-    first = first_equal(rows, sampled)
+    row equals). If a prompt has more than K distinct rows, `first_equal_row` tells so, and some equal none of these."""
+    first = first_equal_row(rows, sampled)
     prompts, members = first.shape
     limit = min(limit, members)
     new = first == jnp.arange(members)[None]

@@ -21,7 +21,7 @@ from jaxmarl_llm.devices.lanes import most_of_lanes
 from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.rl.losses import Batch, Scores
 from jaxmarl_llm.rollout import utterances
-from jaxmarl_llm.rollout.equal_rows import first_equal, keep_distinct
+from jaxmarl_llm.rollout.equal_rows import first_equal_row, keep_distinct
 from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens
 from jaxmarl_llm.rollout.widths import bucket, narrow
@@ -168,8 +168,8 @@ def buckets_of(parts: Parts) -> Buckets | None:
     """The forms in which a micro-batch may be computed: its distinct rows (`Recipe.distinct`), then its rows at every
     width; None if there is one form alone."""
     recipe = parts.recipe
-    half = any(scored_again(parts, name) for name in parts.learner_sets)
-    distinct, widths = 0 if half else recipe.distinct, recipe.buckets
+    again = any(scored_again(parts, name) for name in parts.learner_sets)  # by products of equal shapes
+    distinct, widths = 0 if again else recipe.distinct, recipe.buckets
     if not distinct:
         return Buckets(widths, partial(_bucket_sizes, widths), partial(_cut, widths)) if widths > 1 else None
 
@@ -198,7 +198,7 @@ def _most_distinct(batches: dict[str, Part]) -> jax.Array:
     """int32 [prompts]: the number of different rows of each prompt."""
 
     def distinct(part: Part) -> jax.Array:
-        first = first_equal(part.rows, part.sampled)
+        first = first_equal_row(part.rows, part.sampled)
         return (first == jnp.arange(first.shape[1])[None]).sum(1)
 
     return _by_prompt(batches, distinct)

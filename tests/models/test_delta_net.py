@@ -4,7 +4,7 @@
 """
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import jax
@@ -19,7 +19,7 @@ from jaxmarl_llm.models.delta_rule import CHUNK
 from jaxmarl_llm.models.hf_config import canonical
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.serving import slots
-from tests.support.families import FAMILIES, ODD, by_their_name, close, in_transformers, random, weights
+from tests.support.families import FAMILIES, ODD, by_their_name, close, in_transformers, random, read_golden, weights
 
 GOLDEN = Path(__file__).parents[1] / "support" / "golden" / "delta_net.npz"
 CONFIG = FAMILIES["qwen3_5"]
@@ -55,9 +55,7 @@ def theirs_of(dtype: str, length: int) -> dict[str, np.ndarray]:
     return {"logits": scores.detach().numpy()} | (found if dtype == "float32" else {})
 
 
-def golden(part: str) -> dict[str, np.ndarray]:
-    with np.load(GOLDEN) as stored:
-        return {k.partition("/")[2]: stored[k] for k in stored.files if k.partition("/")[0] == part}
+golden = partial(read_golden, GOLDEN)
 
 
 @pytest.mark.long

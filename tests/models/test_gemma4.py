@@ -19,7 +19,7 @@ from jaxmarl_llm.models.decoder import Prompts
 from jaxmarl_llm.models.hf_config import canonical
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.serving import slots
-from tests.support.families import FAMILIES, ODD, by_their_name, close, in_transformers, random, weights
+from tests.support.families import FAMILIES, ODD, by_their_name, close, in_transformers, random, read_golden, weights
 
 GOLDEN = Path(__file__).parents[1] / "support" / "golden" / "gemma4.npz"
 CONFIG = FAMILIES["gemma4_shared"]
@@ -58,9 +58,7 @@ def theirs_of(config, dtype: str, length: int, rows: int = 1) -> dict[str, np.nd
     return {"logits": scores.detach().numpy()} | found
 
 
-def golden(part: str) -> dict[str, np.ndarray]:
-    with np.load(GOLDEN) as stored:
-        return {k.partition("/")[2]: stored[k] for k in stored.files if k.partition("/")[0] == part}
+golden = partial(read_golden, GOLDEN)
 
 
 @pytest.mark.long

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.models.decoder import Prompts
-from jaxmarl_llm.rollout.equal_rows import first_equal, keep_distinct
+from jaxmarl_llm.rollout.equal_rows import first_equal_row, keep_distinct
 from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens
 
 PROMPTS, MEMBERS, WIDTH, SAMPLED = 5, 6, 4, 2
@@ -55,7 +55,7 @@ def read(rows: Rows, sampled: SampledTokens, row: int) -> tuple:
 
 def test_the_first_equal_row_of_a_group_is_found():
     rows, sampled = rows_of(0)
-    found, kinds = np.asarray(first_equal(rows, sampled)), [read(rows, sampled, row) for row in range(ROWS)]
+    found, kinds = np.asarray(first_equal_row(rows, sampled)), [read(rows, sampled, row) for row in range(ROWS)]
     for row in range(ROWS):
         group = row // MEMBERS * MEMBERS
         assert found[row // MEMBERS, row - group] == kinds[group : group + MEMBERS].index(kinds[row])

@@ -1,6 +1,7 @@
 """Small configurations of every family with every feature on: ours, and the settings that transformers wants for it."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -433,3 +434,9 @@ def close(actual, expected, tolerance: float = 1e-5) -> None:
     for (path, a), b in zip(jax.tree.leaves_with_path(actual), jax.tree.leaves(expected), strict=True):
         a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
         np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(1.0, np.abs(b).max()), err_msg=str(path))
+
+
+def read_golden(file: Path, part: str) -> dict[str, np.ndarray]:
+    """The arrays of a file whose names begin with `part`/, without it."""
+    with np.load(file) as stored:
+        return {name.partition("/")[2]: stored[name] for name in stored.files if name.partition("/")[0] == part}

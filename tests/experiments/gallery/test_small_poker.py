@@ -10,17 +10,17 @@ from experiments.gallery.small_poker import OPENINGS, FarPoker, NearPoker, apart
 from jaxmarl_llm.environments.classic.card_games import KuhnPoker, kuhn_equilibrium
 from jaxmarl_llm.evaluation.exact import solve
 from jaxmarl_llm.evaluation.exact.past_policies import tree_of
+from tests.support.told import render
 
 
 def texts(game, deal: int, seat: int, moves=()) -> tuple[str, list[str]]:
     """The system message of a seat, and the messages that it reads before its answers."""
     state = jax.tree.map(lambda x: x[deal], game.initial_states()[0])
-    join = lambda fields, phrases: "".join(f[p] for f, p in zip(fields, np.asarray(phrases), strict=True) if p >= 0)
-    rules, read = join(game.rules, game.prompt(state)[seat]), []
+    rules, read = render(game.rules, np.asarray(game.prompt(state)[seat])), []
     view = game.view(state)
     for move in (*moves, None):
         if view.acting[seat]:
-            read.append(join(game.observation, view.phrases[seat]))
+            read.append(render(game.observation, np.asarray(view.phrases[seat])))
         if move is not None:
             state, view, _ = game.step(state, np.full(2, move, np.int32), jax.random.key(0))
     return rules, read

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from experiments.gallery.sums import HELD_OUT, PAIRS, TRAINED, Sums, SumsWithVerifier
+from tests.support.told import render
 
 GAME = SumsWithVerifier()
 
@@ -13,7 +14,7 @@ GAME = SumsWithVerifier()
 def test_texts_and_pay(said, verdict):
     """Of 7 + 5. Verdict 0 is "right"."""
     number = TRAINED.index((7, 5))
-    join = lambda phrases: "".join(f[p] for f, p in zip(GAME.observation, np.asarray(phrases), strict=True) if p >= 0)
+    join = lambda phrases: render(GAME.observation, np.asarray(phrases))
     state = jax.tree.map(lambda x: x[number], GAME.initial_states()[0])
     view = GAME.view(state)
     assert [GAME.rules[0][p] for p in GAME.prompt(state)[:, 0]] == list(GAME.rules[0])
