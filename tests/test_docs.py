@@ -83,6 +83,10 @@ def test_every_study_has_its_page_with_all_of_its_runs(methods):
     assert measured and set(measured) <= {*catalogue.find("experiments")}
     for file in (ROOT / "experiments/results").glob("*/results.json"):
         assert any(f"## Run: {file.parent.name}\n" in text for text in pages.values() if isinstance(text, str))
+        shown = pages.get(f"_static/games/{file.parent.name}.html")
+        assert bool(shown) == file.with_name("games.jsonl").exists()
+        link = f'"../_static/games/{file.parent.name}.html"'
+        assert bool(shown) == any(link in text for text in pages.values() if isinstance(text, str))
         drawn = file.with_name("curves.svg").exists()
         assert drawn == (f"]({file.parent.name}/curves.svg)" in pages["methods/gallery.md"])
     for name, text in pages.items():  # what notes link to beside them is another page here, or stands on this one

@@ -15,7 +15,7 @@ from jaxmarl_llm.view import page
 
 DOCS = ROOT / "docs"
 EXAMPLE = DOCS / "_static/example"  # games.jsonl, which tools/example_games.py writes, and its page
-GENERATED = ("games", "methods", "reference", "notebooks")
+GENERATED = ("games", "methods", "reference", "notebooks", "_static/games")
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from jaxmarl_llm.studies.pages.index import kind
 from jaxmarl_llm.studies.pages.page import CHECKED, notes_title, read_about
 from jaxmarl_llm.studies.pages.page import link as link_to
 from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.view.page import GAMES, html, read
 
 STUDIES = "experiments"
 QUESTIONS = {  # page: (title, question)
@@ -49,6 +50,8 @@ def methods() -> dict[str, str | bytes]:
         for beside in sorted(file.parent.iterdir()):
             if beside.suffix in (".svg", ".json"):
                 texts[f"methods/{file.parent.name}/{beside.name}"] = beside.read_bytes()
+        if (games := file.with_name(GAMES)).exists():
+            texts[f"_static/games/{file.parent.name}.html"] = html(shown := read(games), file.parent.name, len(shown))
     index = re.sub(r"\]\([^)]*?results/([^/]+)/README\.md\)", link, index_of(files, home, STUDIES))
     texts |= question_pages(index)
     texts["methods/looked_again.md"] = re.sub(r"\]\(results/([^/]+)/README\.md\)", link, again.page(files, "results"))
@@ -163,7 +166,7 @@ def study_page(name: str, files: list[Path]) -> str:
         text, run = file.with_name("README.md").read_text(encoding="utf-8"), file.parent.name
         notes = file.with_name("notes.md")
         transcript = file.with_name("transcript.md")
-        text = re.sub(r"^- \[(Notes|A transcript).*\n?", "", text, flags=re.MULTILINE).rstrip()
+        text = re.sub(r"^- \[(Notes|A transcript|Games).*\n?", "", text, flags=re.MULTILINE).rstrip()
         text = re.sub(
             r"^The arms and the metrics are explained at .*\n\n", "", text, flags=re.MULTILINE
         )  # they stand below
@@ -173,6 +176,9 @@ def study_page(name: str, files: list[Path]) -> str:
             here = re.sub(r"\[([^]]+)\]\(transcript\.md\)", r"\1", notes.read_text(encoding="utf-8"))  # it stands below
             title = notes_title(results.load(file), file.parent)
             text += f"\n\n### {title}\n\n" + re.sub(r"^#", "####", here, flags=re.MULTILINE)
+        if file.with_name(GAMES).exists():
+            link = f'<a href="../_static/games/{run}.html">Games of the first seed of each arm</a>'
+            text += f"\n\n### Games before and after training\n\n<p>{link}, to click through.</p>"
         if transcript.exists():
             text += "\n\n### Transcript\n\n" + fence(
                 transcript.read_text(encoding="utf-8").replace("```", "---"), "dialogue"

@@ -32,6 +32,7 @@ from jaxmarl_llm.studies.pages.results import (
     run_of,
 )
 from jaxmarl_llm.studies.pages.verdicts import NEAR, NOT_TESTED, UNMET, Verdict, judge, passes, status
+from jaxmarl_llm.view.page import GAMES
 
 CHECKED = {"release": "released code", "paper": "paper", "abstract": "abstract alone"}
 NOT_FROZEN = "**Not yet frozen.** The predictions were sorted, and some restated, after this table was seen."
@@ -261,10 +262,16 @@ def notes_title(results: Mapping[str, Any], folder: Path) -> str:
 
 
 def links(results: Mapping[str, Any], folder: Path) -> str:
-    files = {"notes.md": notes_title(results, folder), "transcript.md": "A transcript"}
-    return "\n".join(["- [All numbers](results.json)"] + [
-        f"- [{title}]({name})" for name, title in files.items() if (folder / name).exists()
-    ])  # fmt: skip
+    files = {
+        "notes.md": notes_title(results, folder),
+        "transcript.md": "A transcript",
+        GAMES: "Games before and after training",
+    }
+    lines = ["- [All numbers](results.json)"]
+    lines += [f"- [{title}]({name})" for name, title in files.items() if (folder / name).exists()]
+    if (folder / GAMES).exists():
+        lines[-1] += f", shown by `python -m jaxmarl_llm.view experiments/results/{folder.name}`"
+    return "\n".join(lines)
 
 
 def link(paper: Mapping[str, Any]) -> str:

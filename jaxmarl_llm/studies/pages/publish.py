@@ -3,16 +3,17 @@
 python -m experiments publish runs/mars-frozen --why "Frozen, on seeds that nobody had seen."
 
 A run that judges predictions must be the frozen table of its study; a run of another model than the study is about
-judges none. Git holds main, predicted and checked metrics of a run, a number a seed; the rest stays in its directory.
+judges none. Git holds main, predicted and checked metrics of a run, a number a seed, and the games of a pretrained
+model's first seed; the rest stays in its directory.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -20,10 +21,12 @@ from rich.markup import escape
 
 from jaxmarl_llm.studies import catalogue, frozen
 from jaxmarl_llm.studies.computed import LABEL
+from jaxmarl_llm.studies.lanes import run_name
 from jaxmarl_llm.studies.pages import history
 from jaxmarl_llm.studies.pages.results import load, run_of, slim, text_of, write_atomically
 from jaxmarl_llm.text.arguments import read_arguments
 from jaxmarl_llm.training.setup import TINY
+from jaxmarl_llm.view.page import GAMES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,11 +62,21 @@ def publish(package: str, options: Options, console: Console) -> None:
         if file.exists() and run_of(former := load(file)) != run_of(results):
             history.add(folder, history.entry_of(former, options.why))
         write_atomically(file, text_of(slim(results)).encode())
-        for transcript in sorted(run.glob("*/transcript.md"))[: 0 if results["model"] in (TINY, LABEL) else 1]:
-            shutil.copy(transcript, folder / transcript.name)
+        if results["model"] not in (TINY, LABEL):
+            copy_games(run, folder, results)
         console.print(
             f"{escape(str(folder))}: {run_of(results)}. Write what was found into about.toml.", soft_wrap=True
         )
+
+
+def copy_games(run: Path, folder: Path, results: Mapping[str, Any]) -> None:
+    """Copies the games of the first seed of each arm as one file, and the transcript of the first arm that has one."""
+    homes = [run / run_name(arm, results["seeds"][0], alone=True) for arm in results["arms"]]
+    games = [home / GAMES for home in homes if (home / GAMES).exists()]
+    if games:
+        (folder / GAMES).write_bytes(b"".join(file.read_bytes() for file in games))
+    for transcript in [home / "transcript.md" for home in homes if (home / "transcript.md").exists()][:1]:
+        shutil.copy(transcript, folder)
 
 
 def command(package: str, arguments: Sequence[str], console: Console) -> None:
