@@ -198,5 +198,5 @@ STUDY = Study(
     arms={"kuhn": TASKS["kuhn"]},
     extra={name: recipe for name, recipe in TASKS.items() if name != "kuhn"},
     method="kuhn",
-    metrics=("score", "nash_conv"),
+    metrics=("score", "nash_conv", "against minimax", "points lost"),
 )
