@@ -81,7 +81,7 @@ GEMMA2 = (
     "{{ m['content'] | trim + '<end_of_turn>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
 )
-GEMMA4 = (  # of E2B and E4B
+GEMMA4 = (
     "{{ bos_token }}{% set thinks, ruled = enable_thinking | default(false), messages[0]['role'] == 'system' %}"
     "{% if thinks or ruled %}{{ '<|turn>system\n' + ('<|think|>\n' if thinks else '') }}"
     "{{ (messages[0]['content'] | trim if ruled else '') + '<turn|>\n' }}{% endif %}"
@@ -90,7 +90,7 @@ GEMMA4 = (  # of E2B and E4B
     "{{ m['content'].split('<channel|>')[-1 if m['role'] == 'assistant' else 0:] | join('<channel|>') | trim }}"
     "{{ '<turn|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|turn>model\n' }}{% endif %}"
 )
-GEMMA4_LARGE = GEMMA4 + (  # of 26B-A4B and 31B
+GEMMA4_NO_THOUGHT = GEMMA4 + (  # as in earlier files of 31B
     "{% if add_generation_prompt and not enable_thinking | default(false) %}"
     "{{ '<|channel>thought\n<channel|>' }}{% endif %}"
 )

@@ -30,7 +30,7 @@ from tests.support.tokenizer_files import (
     FAMILIES,
     GEMMA2,
     GEMMA4,
-    GEMMA4_LARGE,
+    GEMMA4_NO_THOUGHT,
     GOLDEN,
     LLAMA2,
     LLAMA2_STYLES,
@@ -258,9 +258,9 @@ NO_THOUGHT = {"qwen3.5": "<think>\n\n</think>\n\n", "gemma4": "<|channel>thought
         ("qwen3.5", QWEN3_5, {"enable_thinking": False}, NO_THOUGHT["qwen3.5"]),
         ("qwen3.5", QWEN3_5.replace("default(true)", "default(false)"), {}, NO_THOUGHT["qwen3.5"]),
         ("gemma4", GEMMA4, {"enable_thinking": True}, ""),
-        ("gemma4", GEMMA4_LARGE, {"enable_thinking": True}, ""),
-        ("gemma4", GEMMA4_LARGE, {"enable_thinking": False}, NO_THOUGHT["gemma4"]),
-        ("gemma4", GEMMA4_LARGE, {}, NO_THOUGHT["gemma4"]),
+        ("gemma4", GEMMA4_NO_THOUGHT, {"enable_thinking": True}, ""),
+        ("gemma4", GEMMA4_NO_THOUGHT, {"enable_thinking": False}, NO_THOUGHT["gemma4"]),
+        ("gemma4", GEMMA4_NO_THOUGHT, {}, NO_THOUGHT["gemma4"]),
     ],
 )
 def test_the_thought_that_a_generation_prompt_begins_stays_in_rows(tmp_path, family, template, options, thought):
