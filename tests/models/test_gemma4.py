@@ -85,6 +85,23 @@ def test_a_long_row_in_chunks_of_any_width_is_the_row():
     close(jnp.concatenate(found, 1), expected, 5e-5)
 
 
+@pytest.mark.long
+def test_a_window_of_one_token_decodes_like_whole_rows():
+    """transformers is no yardstick here: its greedy play with a cache then differs from that without one."""
+    config, tokens = replace(ODD["gemma4_narrow"], sliding_window=1), tokens_of(5, 2, 10)
+    params = weights(config)
+    expected, wider = (
+        jax.jit(lambda params, x=x: decoder.forward(x, params, tokens)[0])(params)
+        for x in (config, replace(config, sliding_window=2))
+    )
+    prepared, filled, found = decoder.prepare(config, params), decoder.empty_cache(config, 2, 16), []
+    for start, end in ((0, 4), (4, 5), (5, 6), (6, 10)):
+        filled, hidden = append(config, prepared, filled, tokens[:, start:end], jnp.full(2, end - start))
+        found.append(hidden)
+    close(jnp.concatenate(found, 1), expected)
+    assert np.abs(wider - expected).max() > 0.1
+
+
 @pytest.mark.parametrize(("name", "rows"), [("half", 1), pytest.param("half_experts", 16, marks=pytest.mark.long)])
 def test_parity_in_bfloat16_is_about_as_close_to_float32_as_transformers(name, rows):
     """The yardstick is the error of transformers' own bfloat16: ours is at most 1.5 times as large.
