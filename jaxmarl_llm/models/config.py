@@ -359,9 +359,8 @@ class Config:
 
         Past its original context longrope has other angles for all tokens, which a cache of rotated keys cannot follow.
         """
-        if self.rope.rope_type != "longrope":
-            return None
-        return self.rope.original_max_position_embeddings
+        ropes = (self.rope, self.rope_sliding or self.rope)
+        return min((x.original_max_position_embeddings for x in ropes if x.rope_type == "longrope"), default=None)
 
     @property
     def sliding(self) -> tuple[bool, ...]:

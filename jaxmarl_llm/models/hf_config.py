@@ -191,6 +191,8 @@ def global_heads(given: Mapping[str, Any], values: Mapping[str, Any], kinds: tup
         sizes = by_kind.get(FULL, sizes)
     if sizes["num_key_value_heads"] == values["num_key_value_heads"]:
         sizes["num_key_value_heads"] = None
+    if sizes["num_key_value_heads"] and not values["attention_k_eq_v"]:  # no other key could say it in a saved file
+        raise Refused(f"per_layer_config has {sizes['num_key_value_heads']} key-value heads without attention_k_eq_v")
     return {"global_head_dim": sizes["head_dim"], "num_global_key_value_heads": sizes["num_key_value_heads"]}
 
 
@@ -227,7 +229,10 @@ def ropes(given: Mapping[str, Any], values: dict[str, Any], problems: list[str])
     if default := ROPES.get(given["model_type"]):
         if given.get("rope_scaling") is not None:
             problems.append("rope_scaling is given, but this model_type has rope_parameters by type of layer")
-        return ropes_by_kind(table_in(given, "rope_parameters", problems) or default, default, values, problems)
+        tables = table_in(given, "rope_parameters", problems)
+        bases = {kind: table.get("rope_theta") for kind, table in tables.items() if isinstance(table, Mapping)}
+        problems += [f"rope_theta of {kind} is missing" for kind, base in bases.items() if base is None]
+        return ropes_by_kind(tables or default, default, values, problems)
     theta, local = values.pop("rope_theta"), values.pop("rope_local_base_freq", None)
     positions, partial = values["max_position_embeddings"], values.get("partial_rotary_factor")
     scaling, parameters = (table_in(given, key, problems) for key in ("rope_scaling", "rope_parameters"))

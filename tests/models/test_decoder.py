@@ -114,6 +114,41 @@ def test_rows_that_go_on_from_a_shared_opening_decode_like_whole_rows(family):
         close(found[row], hidden[0, length[row // 3] :])
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "family", ["gemma4_shared", "gemma4_moe_shared", "qwen3_5", SLOW("gemma4"), SLOW("qwen3_5_periods")]
+)
+def test_sampled_play_in_ragged_chunks_has_the_probabilities_of_whole_rows(family):
+    config = (FAMILIES | ODD)[family]
+    params, begun, count = weights(config), jnp.asarray([3, 9, 6]), 14
+    text = tokens_of(4, 3, 9)
+
+    @jax.jit
+    def play(params):
+        prepared = decoder.prepare(config, params)
+
+        def say(carry, key):
+            filled, chunk, n = carry
+            filled, hidden = decoder.append(config, prepared, filled, chunk, n)
+            last = jnp.take_along_axis(hidden, (n - 1)[:, None, None], 1)[:, 0]
+            logp = jax.nn.log_softmax(decoder.logits(config, prepared, last))
+            said = jax.random.categorical(key, logp).astype(jnp.int32)
+            after = chunk.at[:, 0].set(said)  # the rest does not count
+            return (filled, after, jnp.ones_like(n)), (said, jnp.take_along_axis(logp, said[:, None], 1)[:, 0])
+
+        start = decoder.empty_cache(config, 3, 9 + 9 + count), text, begun
+        return jax.lax.scan(say, start, jax.random.split(jax.random.key(0), count))[1]
+
+    said, logp = (np.asarray(x).T for x in play(params))
+    rows = np.zeros((3, 9 + count), np.int32)
+    for r, n in enumerate(begun):
+        rows[r, : n + count] = [*text[r, :n], *said[r]]
+    scores = jax.nn.log_softmax(decoder.logits(config, params, forward(config, params, jnp.asarray(rows))[0]))
+    for r, n in enumerate(begun):
+        np.testing.assert_allclose(logp[r], scores[r, n - 1 + np.arange(count), said[r]], atol=1e-4)
+    assert len(np.unique(said)) > 5
+
+
 @pytest.mark.parametrize(("tokens", "into", "out"), [(3, 5, 7), (64, 5, 7), (65, 5, 7), (200, 5, 90), (200, 90, 5)])
 def test_a_product_of_few_or_many_tokens_is_the_same_in_value_and_gradient(tokens, into, out):
     random = np.random.default_rng(tokens)
@@ -315,6 +350,9 @@ def test_rows_past_the_original_context_of_longrope_are_refused():
             decoder.forward(config, params, rows, opened)
     with pytest.raises(ValueError, match="Rows of up to 33 tokens"):
         decoder.empty_cache(config, 1, 33)
+    rope = Rope(100.0, "longrope", 2.0, 16, short_factor=(1.0,) * 3, long_factor=(2.0,) * 3)
+    sliding = replace(FAMILIES["gemma4"], rope_sliding=rope)
+    assert (config.longest, sliding.longest, FAMILIES["gemma4"].longest) == (32, 16, None)
 
 
 def test_experts_are_those_of_a_loop_over_tokens():

@@ -327,6 +327,16 @@ REFUSED = [
     ("gemma4_text", "for layer 0, unlike others of its kind", {"per_layer_config": {"0": {"head_dim": 8}}}),
     ("gemma4_text", "for layer 5, not other sizes", {"per_layer_config": {"5": {"sliding_window": 8}}}),
     ("gemma4_text", "names '9', which is no layer", {"per_layer_config": {"9": {"head_dim": 8}}}),
+    (
+        "gemma4_text",
+        "per_layer_config has 2 key-value heads without attention_k_eq_v",
+        {"per_layer_config": {str(layer): {"num_key_value_heads": 2} for layer in (5, 6)}},
+    ),
+    (
+        "gemma4_text",
+        "rope_theta of full_attention is missing",
+        {"rope_parameters": {"full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25}}},
+    ),
     ("llama", "attn_output_gate", {"attn_output_gate": True}),
     ("llama", "factor of rope_type linear is missing", scaled(type="linear")),
     ("llama", "factor .* is not known to rope_type default", scaled(type="default", factor=2.0)),

@@ -31,6 +31,7 @@ def test_files_of_every_family_go_both_ways_parity_with_transformers(tmp_path, n
     from transformers import AutoModelForCausalLM
 
     config = (FAMILIES | ODD)[name]
+    torch.manual_seed(0)
     theirs = in_transformers(config)
     scalars = [buffer for name, buffer in theirs.named_buffers() if name.endswith("layer_scalar")]
     for parameter in (*theirs.parameters(), *scalars):
@@ -49,6 +50,8 @@ def test_files_of_every_family_go_both_ways_parity_with_transformers(tmp_path, n
     again = AutoModelForCausalLM.from_pretrained(
         tmp_path / "ours", dtype=torch.float32, attn_implementation="eager"
     ).eval()
+    for parameter in again.parameters():  # they lie in mapped files, and products round by the place in memory
+        parameter.data = parameter.data.clone()
     ids = torch.arange(16)[None] * 7 % loaded.config.vocab_size
     with torch.no_grad():
         assert torch.equal(again(ids).logits, theirs(ids).logits)

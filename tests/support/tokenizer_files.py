@@ -34,6 +34,14 @@ QWEN3 = (
     "{% if enable_thinking is defined and enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}"
     "{% endif %}{% endif %}"
 )
+QWEN3_5 = (  # without `enable_thinking` 4B and larger ones think, smaller ones do not
+    "{% if not messages | selectattr('role', 'eq', 'user') | list %}{{ raise_exception('No user query.') }}{% endif %}"
+    "{% for m in messages %}{% set text = m['content'] | trim %}{{ '<|im_start|>' + m['role'] + '\n' }}"
+    "{% if m['role'] == 'assistant' %}{% set text = text.split('</think>')[-1].lstrip('\n') %}{% if loop.last %}"
+    "{{ '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}{{ text + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
+    "{{ '<think>\n' if enable_thinking | default(true) else '<think>\n\n</think>\n\n' }}{% endif %}"
+)
 QWEN_TOOLS = (  # as Qwen2.5 shows tools, and their results as messages of the user
     "{% set rules = messages[0]['content'] if messages[0]['role'] == 'system' else '' %}"
     "{% if tools %}{{ '<|im_start|>system\n' + rules + '\n\n# Tools\n<tools>' }}"
@@ -72,6 +80,19 @@ GEMMA2 = (
     "{% for m in messages %}{{ '<start_of_turn>' + ('model' if m['role'] == 'assistant' else m['role']) + '\n' }}"
     "{{ m['content'] | trim + '<end_of_turn>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
+)
+GEMMA4 = (
+    "{{ bos_token }}{% set thinks, ruled = enable_thinking | default(false), messages[0]['role'] == 'system' %}"
+    "{% if thinks or ruled %}{{ '<|turn>system\n' + ('<|think|>\n' if thinks else '') }}"
+    "{{ (messages[0]['content'] | trim if ruled else '') + '<turn|>\n' }}{% endif %}"
+    "{% for m in messages[1 if ruled else 0:] %}"
+    "{{ '<|turn>' + ('model' if m['role'] == 'assistant' else m['role']) + '\n' }}"
+    "{{ m['content'].split('<channel|>')[-1 if m['role'] == 'assistant' else 0:] | join('<channel|>') | trim }}"
+    "{{ '<turn|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|turn>model\n' }}{% endif %}"
+)
+GEMMA4_NO_THOUGHT = GEMMA4 + (  # as in earlier files of 31B
+    "{% if add_generation_prompt and not enable_thinking | default(false) %}"
+    "{{ '<|channel>thought\n<channel|>' }}{% endif %}"
 )
 UNMARKED = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\n' }}{% endfor %}"
 TODAY = "26 Jul 2024"
@@ -142,6 +163,7 @@ def llama2(style: str) -> tokenizers.Tokenizer:
 QWEN_CONTROL, QWEN_USER = ("<|endoftext|>", "<|im_start|>", "<|im_end|>"), ("<think>", "</think>", "<tool_call>")
 LLAMA3_CONTROL = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 GEMMA_CONTROL = ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>")
+GEMMA4_CONTROL = ("<bos>", "<eos>", "<|turn>", "<turn|>", "<|think|>", "<|channel>", "<channel|>")
 GEMMA_USER = ("\n", "\n\n", "  ", "   ", "<b>")
 NEWLINES = ("Ċ Ċ", ". ĊĊ", "Ġ a", "1 2", "12 3", "h e")
 
@@ -158,6 +180,10 @@ def gemma_like() -> tokenizers.Tokenizer:
     return from_gguf(spm_fields(GEMMA_CONTROL, GEMMA_USER, prefix=False))
 
 
+def gemma4_like() -> tokenizers.Tokenizer:
+    return from_gguf(spm_fields(GEMMA4_CONTROL, GEMMA_USER, prefix=False))
+
+
 # family: (tokenizer, template, options, bos). Llama 2 has tests of its own.
 FAMILIES = {
     "smollm2": (lambda: from_gguf(byte_fields()), CHATML, {}, None),
@@ -167,4 +193,5 @@ FAMILIES = {
     "qwen3": (qwen, QWEN3, {}, None),
     "gemma2": (gemma_like, GEMMA2, {}, "<bos>"),
     "gemma3": (gemma_like, GEMMA_TEMPLATE, {}, "<bos>"),
+    "gemma4": (gemma4_like, GEMMA4, {}, "<bos>"),
 }

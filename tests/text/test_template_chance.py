@@ -1,9 +1,13 @@
 """Time and chance in chat templates: the same in every run, whatever the day and the draws of the process are."""
 
+import itertools
 import random
+import time
+from types import SimpleNamespace
 
 import pytest
 
+from jaxmarl_llm.text import templates
 from jaxmarl_llm.text.templates import MOMENT, PINNED, render_chat
 from jaxmarl_llm.text.tokenizers import HFTokenizer
 from tests.support.tokenizer_files import CHATML, tiny
@@ -57,6 +61,28 @@ def test_smollm_3_is_told_the_same_day_every_day(tmp_path):
     tokenizer = HFTokenizer(tiny(tmp_path, SMOLLM3))
     assert "## Metadata\n\nToday Date: 26 July 2024\n\n" in tokenizer.decode(tokenizer.markers.before_rules)
     assert PINNED == {"time": "2024-07-26T00:00:00", "random_seed": 0}
+
+
+def test_a_template_that_is_slow_on_a_busy_machine_is_cut_as_ever(tmp_path, monkeypatch):
+    """Seconds of other programs do not count: a clock leaps by 100 seconds whenever it is read."""
+    expected, hours = HFTokenizer(tiny(tmp_path, CHATML)), itertools.count(0, 100)
+    monkeypatch.setattr(templates, "time", SimpleNamespace(monotonic=hours.__next__, thread_time=time.thread_time))
+    tokenizer = HFTokenizer(tmp_path)
+    assert next(hours) > 10_000 and tokenizer.system_role
+    assert (tokenizer.markers, tokenizer.trims) == (expected.markers, expected.trims)
+
+
+@pytest.mark.parametrize(
+    "when", ["messages[0]['role'] == 'system'", "messages[-1]['content'].endswith(' ')"], ids=["rules", "a space"]
+)
+def test_a_template_that_takes_too_long_for_some_texts_is_cut_in_no_other_way(tmp_path, monkeypatch, when):
+    """Rules would become a part of the first message, or stripped spaces would be unknown, on slow machines alone."""
+    monkeypatch.setattr(templates, "MOST_SECONDS", 0.3)
+    loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% set c = 1 %}{% endfor %}{% endfor %}"
+    with pytest.raises(
+        ValueError, match=r"cannot be cut into markers: .* It raises TooSlow: 'it takes more than 0\.3 s"
+    ):
+        HFTokenizer(tiny(tmp_path, f"{{% if {when} %}}{loop}{{% endif %}}{CHATML}"))
 
 
 @pytest.mark.parametrize("source", ["joiner()", "cycler('a')", "'a'.join", "messages.index", "raise_exception"])

@@ -29,6 +29,8 @@ from tests.support.tokenizer_files import (
     DIALOGUES,
     FAMILIES,
     GEMMA2,
+    GEMMA4,
+    GEMMA4_NO_THOUGHT,
     GOLDEN,
     LLAMA2,
     LLAMA2_STYLES,
@@ -36,9 +38,11 @@ from tests.support.tokenizer_files import (
     LLAMA3_2,
     QWEN2_5,
     QWEN3,
+    QWEN3_5,
     TEXTS,
     TODAY,
     UNMARKED,
+    gemma4_like,
     gemma_like,
     llama2,
     llama3,
@@ -241,6 +245,38 @@ def test_qwen_3_thinks_in_its_own_turn_only(tmp_path):
     empty = silent.encode("<think>\n\n</think>\n\n")
     first = len(asked) - len(empty)
     assert ids[:first] + ids[len(asked) :] == whole
+
+
+TURNS = {"qwen3.5": "<|im_end|>\n<|im_start|>assistant\n", "gemma4": "<turn|>\n<|turn>model\n"}
+NO_THOUGHT = {"qwen3.5": "<think>\n\n</think>\n\n", "gemma4": "<|channel>thought\n<channel|>"}
+
+
+@pytest.mark.parametrize(
+    ("family", "template", "options", "thought"),
+    [
+        ("qwen3.5", QWEN3_5, {}, "<think>\n"),
+        ("qwen3.5", QWEN3_5, {"enable_thinking": False}, NO_THOUGHT["qwen3.5"]),
+        ("qwen3.5", QWEN3_5.replace("default(true)", "default(false)"), {}, NO_THOUGHT["qwen3.5"]),
+        ("gemma4", GEMMA4, {"enable_thinking": True}, ""),
+        ("gemma4", GEMMA4_NO_THOUGHT, {"enable_thinking": True}, ""),
+        ("gemma4", GEMMA4_NO_THOUGHT, {"enable_thinking": False}, NO_THOUGHT["gemma4"]),
+        ("gemma4", GEMMA4_NO_THOUGHT, {}, NO_THOUGHT["gemma4"]),
+    ],
+)
+def test_the_thought_that_a_generation_prompt_begins_stays_in_rows(tmp_path, family, template, options, thought):
+    """The template drops it from the history. All texts are stripped at both ends, and rows follow."""
+    build, bos = {"qwen3.5": (qwen, None), "gemma4": (gemma4_like, "<bos>")}[family]
+    directory = written(tmp_path, build(), template, bos_token=bos)
+    tokenizer, turn, messages = HFTokenizer(directory, options=options), TURNS[family], ["u", "a", "v", "b", "w"]
+    assert tokenizer.decode(tokenizer.markers.speak) == turn + thought
+    stripped = {"rules": True, "first": True, "later": True, "rules_end": True, "heard_end": True, "said": ""}
+    assert tokenizer.trims == Trims(**stripped)
+    ids = [*dialogue(tokenizer, "Rules.", messages), *tokenizer.markers.speak]
+    whole = prompt_of_transformers(directory, chat_of("Rules.", messages), add_generation_prompt=True, **options)
+    assert tokenizer.decode(ids).replace(turn + thought, turn, 2) == tokenizer.decode(whole)
+    asked = prompt_of_transformers(directory, chat_of("Rules.", ["u"]), add_generation_prompt=True, **options)
+    assert ids[: len(asked)] == asked
+    assert ("<|think|>" in tokenizer.decode(tokenizer.markers.before_rules)) == (family == "gemma4" and thought == "")
 
 
 def test_rules_may_be_empty_and_qwen_2_5_gets_no_rules_of_its_own(tmp_path):
