@@ -81,11 +81,14 @@ def _by_chunk(
 ) -> tuple[jax.Array, jax.Array]:
     """The same, with the tokens of a chunk in products of matrices.
 
-    The corrections of a chunk solve a triangular system. N chunks of C tokens are solved at once: for their values,
-    and for the part of the values that the state before a chunk predicts.
+    The corrections of a chunk solve a triangular system. Chunks follow each other. The backward pass computes a chunk
+    again from its tokens and the state before it: of all products of its tokens, none is kept.
     """
     rows, length, heads, _ = q.shape
     size = min(CHUNK, length)
+    place = jnp.arange(size)
+    earlier = (place[:, None] >= place[None])[None, None]
+    product = lambda *x: jnp.matmul(*x, precision=EXACT)
 
     def chunks(x: jax.Array) -> jax.Array:
         """[R, T, H, ...] as [N, R, H, C, ...]; tokens that are added change nothing."""
@@ -93,28 +96,19 @@ def _by_chunk(
         x = x.reshape(rows, -1, size, heads, *x.shape[3:])
         return jnp.moveaxis(x, (1, 3), (0, 2))
 
-    q, k, v, g, beta = map(chunks, (q, k, v, g, beta))
-    product = lambda *x: jnp.matmul(*x, precision=EXACT)
-    decay = g.cumsum(-1)  # since the beginning of the chunk
-    place = jnp.arange(size)
-    earlier = (place[:, None] >= place[None])[None, None, None]
-    between = jnp.exp(jnp.where(earlier, decay[..., :, None] - decay[..., None, :], -jnp.inf))
-    weighted = k * beta[..., None]
-    system = product(weighted, k.swapaxes(-1, -2)) * between
-    known = jnp.concatenate([v * beta[..., None], weighted * jnp.exp(decay)[..., None]], -1)
-    solved = jax.lax.linalg.triangular_solve(system, known, left_side=True, lower=True, unit_diagonal=True)
-    values, predicted = jnp.split(solved, [v.shape[-1]], -1)
-    seen = product(q, k.swapaxes(-1, -2)) * between
-    q = q * jnp.exp(decay)[..., None]
-    kept = jnp.exp(decay[..., -1])
-    k = k * jnp.exp(decay[..., -1:] - decay)[..., None]
-
+    @jax.checkpoint
     def step(state: jax.Array, chunk: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        q, k, values, predicted, seen, kept = chunk
-        values = values - product(predicted, state)
-        out = product(q, state) + product(seen, values)
-        return state * kept[..., None, None] + product(k.swapaxes(-1, -2), values), out
+        q, k, v, g, beta = chunk  # [R, H, C, ...]
+        decay = g.cumsum(-1)  # since the beginning of the chunk
+        between = jnp.exp(jnp.where(earlier, decay[..., :, None] - decay[..., None, :], -jnp.inf))
+        since, until, whole = (jnp.exp(x)[..., None] for x in (decay, decay[..., -1:] - decay, decay[..., -1:]))
+        weighted, transposed = k * beta[..., None], k.swapaxes(-1, -2)
+        known = v * beta[..., None] - product(weighted * since, state)
+        system = product(weighted, transposed) * between
+        values = jax.lax.linalg.triangular_solve(system, known, left_side=True, lower=True, unit_diagonal=True)
+        out = product(q * since, state) + product(product(q, transposed) * between, values)
+        return state * whole + product((k * until).swapaxes(-1, -2), values), out
 
-    state, out = jax.lax.scan(step, state, (q, k, values, predicted, seen, kept))
+    state, out = jax.lax.scan(step, state, tuple(map(chunks, (q, k, v, g, beta))))
     out = jnp.moveaxis(out, (0, 2), (1, 3)).reshape(rows, -1, heads, v.shape[-1])
     return out[:, :length], state
