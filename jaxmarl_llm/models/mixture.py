@@ -75,7 +75,7 @@ def by_chosen(
     """
 
     @jax.custom_batching.sequential_vmap
-    def mixed(gate: jax.Array, up: jax.Array, down: jax.Array, rows: jax.Array, taken: jax.Array, chosen: jax.Array):
+    def mixture(gate: jax.Array, up: jax.Array, down: jax.Array, rows: jax.Array, taken: jax.Array, chosen: jax.Array):
         def of_pair(pair: tuple[jax.Array, jax.Array]) -> jax.Array:
             token, expert = pair
             of_expert = (jax.lax.dynamic_index_in_dim(w, expert, 0, keepdims=False).T for w in (gate, up, down))
@@ -88,4 +88,4 @@ def by_chosen(
         parts = jax.lax.map(of_pair, (order // chosen.shape[1], experts[order]))
         return parts[jnp.argsort(order)].reshape(*chosen.shape, -1).sum(1)
 
-    return mixed(*maps, rows, taken, chosen)
+    return mixture(*maps, rows, taken, chosen)
