@@ -16,6 +16,7 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.models import mixture
 from jaxmarl_llm.models.attention import FEW, rotate
 from jaxmarl_llm.models.config import ACTIVATIONS, FULL, LINEAR, SLIDING, Config, plain
 from jaxmarl_llm.models.lora import MAPS, PolicyOf
@@ -249,12 +250,11 @@ def own_adapter(x: jax.Array, by_policy: tuple[jax.Array, tuple[jax.Array, ...]]
     return jnp.where((policy == index)[:, None, None], by_copies(parts, a, b), 0).reshape(rows, length, -1)
 
 
-def experts(config: Config, layer: dict, x: jax.Array) -> jax.Array:
+def experts(config: Config, layer: dict, x: jax.Array, decoding: bool = False) -> jax.Array:
     """The mixture of experts of x [R, T, D]: the sum of a token's experts, weighted by the router's probabilities.
 
-    Experts beside an MLP have norms before and after them, and their router a norm and scales.
-    Every expert computes every token, with weight 0 for tokens of other experts. This is exact, without a limit of
-    tokens per expert, and each device computes its own experts (https://arxiv.org/abs/2401.04088).
+    Experts beside an MLP have norms before and after them, and their router a norm and scales
+    (https://arxiv.org/abs/2401.04088). `decoding` allows the forms of `mixture.mix` for few tokens.
     """
     rows = routed = x.reshape(-1, x.shape[-1])
     if config.moe_intermediate_size:
@@ -268,10 +268,8 @@ def experts(config: Config, layer: dict, x: jax.Array) -> jax.Array:
     taken = (jax.nn.one_hot(chosen, config.num_experts) * best[..., None]).sum(1)  # [N, experts]
     if config.moe_intermediate_size:
         taken = taken * layer["expert_scale"][None].astype(jnp.float32)
-    gate, up, down = (layer[f"experts_{name}"].astype(x.dtype) for name in ("gate", "up", "down"))
-    inner = ACTIVATIONS[config.hidden_act](jnp.einsum("nd,eid->eni", rows, gate)) * jnp.einsum("nd,eid->eni", rows, up)
-    inner = inner * taken.T[..., None].astype(x.dtype)
-    y = jnp.einsum("eni,edi->nd", inner, down)
+    maps = tuple(layer[f"experts_{name}"].astype(x.dtype) for name in ("gate", "up", "down"))
+    y = mixture.mix(ACTIVATIONS[config.hidden_act], maps, rows, taken, chosen, decoding)
     if config.moe_intermediate_size:
         y = rms_norm(config, y, layer[BESIDE_NORMS[2]])
     return y.reshape(x.shape)
@@ -349,16 +347,16 @@ def block(
 
     def mlp(inputs: tuple[jax.Array, ...], policy: PolicyOf | None) -> jax.Array:
         """The MLP or the experts of (x,), or the sum of both of (x, the layer's states before the norm of x)."""
-        mixture: Callable = partial(experts, config, layer)
+        mixed: Callable = partial(experts, config, layer, decoding=decoding)
         if decoding:
-            mixture = sharding.in_place(mixture, "experts_down", lookup=True)
+            mixed = sharding.in_place(mixed, "experts_down", lookup=True)
         x, *unnormed = inputs
         if config.num_experts and not unnormed:
-            return mixture(x)
+            return mixed(x)
         wide = shared and config.use_double_wide_mlp
         gate, up = apply_group("gate_up", x, policy, config.intermediate_size * (1 + wide))
         y = apply_map("down_proj", ACTIVATIONS[config.hidden_act](gate) * up, policy)
-        return norm(BESIDE_NORMS[0], y) + mixture(*unnormed) if unnormed else y
+        return norm(BESIDE_NORMS[0], y) + mixed(*unnormed) if unnormed else y
 
     def rest(
         x: jax.Array,
