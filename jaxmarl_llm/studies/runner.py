@@ -55,7 +55,7 @@ from jaxmarl_llm.studies.profiled import profile
 from jaxmarl_llm.studies.program import read_curves, read_games, saved_updates
 from jaxmarl_llm.studies.progress import progress
 from jaxmarl_llm.studies.registry import Entry
-from jaxmarl_llm.studies.settings import Settings, select_arms, select_models
+from jaxmarl_llm.studies.settings import Settings, is_shorter, select_arms, select_models
 from jaxmarl_llm.studies.study import ANY, Study
 from jaxmarl_llm.text.plots import sparkline
 from jaxmarl_llm.text.refusals import suggest
@@ -96,7 +96,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         with run_directory(out) as out:
             profile(program.trainer_of(settings, Program({study.method: recipe}, seeds[:1], alone)), out, console)
         return True
-    shorter = any(arm.updates < study.all_arms[name].updates for name, arm in every.items() if name in study.all_arms)
+    shorter = is_shorter(settings, study, every)
     info = {
         "study": entry.name,
         "question": study.question,

@@ -182,6 +182,14 @@ CONVERT: dict[str, Callable] = {"rank": int, "learning_rate": float, "temperatur
 ALLOWED = {"dtype": ("float32", "bfloat16"), "attention": ("plain", "fused")}
 
 
+def is_shorter(settings: Settings, study: Study, arms: Mapping[str, Recipe | Computed]) -> bool:
+    """Whether an arm makes fewer updates than the study gives it with such policies, tiny or pretrained."""
+    own = {name: arm for name, arm in study.all_arms.items() if name in arms}
+    if not settings.tiny:
+        own |= {name: for_pretrained(arm) for name, arm in own.items() if isinstance(arm, Recipe)}
+    return any(arms[name].updates < arm.updates for name, arm in own.items())
+
+
 def select_arms(settings: Settings, study: Study) -> dict[str, Recipe | Computed]:
     """{arm: recipe or computed arm} of the run. Raises ValueError for an unknown arm or policy, or a wrong option."""
     settings.check()

@@ -33,7 +33,7 @@ from jaxmarl_llm.studies import catalogue, frozen, program, registry, runner
 from jaxmarl_llm.studies.cli import STOPPED
 from jaxmarl_llm.studies.identity import describe
 from jaxmarl_llm.studies.pages import report
-from jaxmarl_llm.studies.settings import Settings, select_arms, select_models
+from jaxmarl_llm.studies.settings import Settings, is_shorter, select_arms, select_models
 from jaxmarl_llm.studies.study import AtLeast, Higher
 from jaxmarl_llm.text.tokenizers import HFTokenizer
 from jaxmarl_llm.training.records import LORA
@@ -419,6 +419,22 @@ def test_a_study_about_a_model_trains_all_its_arms_with_it():
     assert plain == Settings("toy") and plain.judges(tiny) and not settings.judges(tiny)
     digest = frozen.statement("toy", study)["settings"]
     assert digest == frozen.digest_of(describe(arms)) != frozen.statement("toy", tiny)["settings"]
+
+
+def test_a_run_of_a_model_is_shorter_than_its_study_only_if_it_was_told_to_be():
+    own = {
+        name: dataclasses.replace(arm, updates=200, pretrained={"updates": updates})
+        for (name, arm), updates in zip(_template.STUDY.arms.items(), (30, 1), strict=False)
+    }
+    study = dataclasses.replace(_template.STUDY, arms=own, scope="smollm2")
+
+    def shorter(**words) -> bool:
+        settings = Settings("toy", arms=tuple(own), **words)
+        return is_shorter(settings, study, select_arms(settings, study))
+
+    assert shorter(updates=199) and not shorter(updates=200) and not shorter()
+    model = {"model": "smollm2"}
+    assert not shorter(**model) and not shorter(updates=30, **model) and shorter(updates=29, **model)
 
 
 def test_tiny_policies_have_the_size_of_the_options():

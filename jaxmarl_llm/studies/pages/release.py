@@ -42,6 +42,8 @@ class Options:
     """Directories of finished runs."""
     out: Path
     """A new folder; each policy has a folder in it."""
+    arms: tuple[str, ...] = ()
+    """Arms whose policies are copied; by default all."""
     megabytes: float = 20.0
     """Largest size of all policies together, in MB."""
 
@@ -49,13 +51,15 @@ class Options:
 def run(options: Options, console: Console) -> None:
     """Copies the policies of the first seed of each arm, and writes a README.md beside them.
 
-    Raises ValueError before it writes: for a directory without a finished run, two policies of one name, policies
-    larger than `megabytes` together, or an `out` with files.
+    Raises ValueError before it writes: for a directory without a finished run, an arm that a run lacks, two policies
+    of one name, policies larger than `megabytes` together, or an `out` with files.
     """
     policies: dict[str, tuple[Path, dict[str, Any], str]] = {}
     for directory in options.runs:
         told = results.load(directory / "results.json")
-        for arm in told["settings"]:
+        if unknown := {*options.arms} - {*told["settings"]}:
+            raise ValueError(f"{directory} has no arm {min(unknown)!r}: its arms are {', '.join(told['settings'])}.")
+        for arm in options.arms or told["settings"]:
             home = directory / run_name(arm, told["seeds"][0], alone=told["model"] != "tiny") / POLICIES
             for policy in sorted(home.glob("*/")):
                 name = "-".join([told["study"], arm.replace("/", "-").replace(" ", "_"), policy.name])
