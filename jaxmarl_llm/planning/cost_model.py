@@ -147,7 +147,7 @@ def rollout(job: Job) -> dict[str, float]:
         seen = more + (BLOCK if slots > MANY and length >= CHUNK else slots)
         scores = FLOAT * rows * length * seen * config.num_attention_heads / split
         if config.recurrent and length > FEW:
-            scores = max(scores, FLOAT * rows * length * layer_numbers.rule_numbers(config) / split)
+            scores = max(scores, FLOAT * rows * layer_numbers.rule_numbers(config, length) / 2 / split)
         return max(2 * scores, width * rows * length * (2 * config.hidden_size + inner)) + width * rows * length * given
 
     # the product of one adapter is added to all weights; activations then take the place of the joined ones
@@ -165,11 +165,11 @@ def rollout(job: Job) -> dict[str, float]:
     return result
 
 
-def forward(job: Job, parts: int, layer: int) -> tuple[float, float, float, float, float]:
+def forward(job: Job, parts: int, layer: int, gradient: bool = False) -> tuple[float, float, float, float, float]:
     """Bytes of a part of the batch on a device: four figures of a layer, and the logits that exist at once.
 
-    The layer's are its states, the arrays that `remat` "dots" keeps, all arrays but scores, and scores. For
-    linear_attention the scores are those within the chunks of the delta rule.
+    The layer's are its states, the arrays that `remat` "dots" keeps, all arrays but scores, and half of the scores. For
+    linear_attention the scores are the arrays of the delta rule, of a pass with a `gradient` or without.
     """
     config, micro, split = job.config, job.batch_parts * parts, job.mesh["tensor"]
     rows, prompts = job.rows / micro, job.prompts / micro
@@ -186,11 +186,12 @@ def forward(job: Job, parts: int, layer: int) -> tuple[float, float, float, floa
     if kind == LINEAR:
         mixed, values = config.linear_widths
         tokens = rows * job.slots + prompts * job.prompt_width
+        rule = partial(layer_numbers.rule_numbers, config, gradient=gradient)
         return (
             width * hidden,
             width * ((mixed + values + 2 * inner) / split + hidden),
             width * ((mixed + 3 * values + 4 * inner) / split + 5 * hidden) + FLOAT * 3 * mixed * tokens / split,
-            FLOAT * layer_numbers.rule_numbers(config) * tokens / split,
+            FLOAT * (rows * rule(job.slots) + prompts * rule(job.prompt_width)) / 2 / split,
             logits,
         )
     gates = queries * config.family.gated
@@ -220,7 +221,7 @@ def update(job: Job) -> dict[str, float]:
     config, trained, layers = job.config, job.bytes_of(job.trainable), job.base["layers"]
     kept, layer, logits = 0.0, 0.0, 0.0
     for number, count in layer_numbers.different(config).items():
-        states, linear, inside, scores, logits = forward(job, job.parts, number)
+        states, linear, inside, scores, logits = forward(job, job.parts, number, gradient=True)
         of_layer = {"full": 0.0, "dots": linear, "none": inside + 2 * scores}[job.remat] + states
         kept += count * of_layer
         layer = max(layer, inside + 2 * scores + _pieces(job, states))

@@ -183,11 +183,11 @@ ALLOWED = {"dtype": ("float32", "bfloat16"), "attention": ("plain", "fused")}
 
 
 def is_shorter(settings: Settings, study: Study, arms: Mapping[str, Recipe | Computed]) -> bool:
-    """Whether an arm makes fewer updates than the study gives it with such policies, tiny or pretrained."""
-    own = {name: arm for name, arm in study.all_arms.items() if name in arms}
+    """Whether an arm makes fewer updates than its study gives it, with policies of the same kind."""
+    whole = {name: arm for name, arm in study.all_arms.items() if name in arms}
     if not settings.tiny:
-        own |= {name: for_pretrained(arm) for name, arm in own.items() if isinstance(arm, Recipe)}
-    return any(arms[name].updates < arm.updates for name, arm in own.items())
+        whole |= {name: for_pretrained(arm) for name, arm in whole.items() if isinstance(arm, Recipe)}
+    return any(arms[name].updates < arm.updates for name, arm in whole.items())
 
 
 def select_arms(settings: Settings, study: Study) -> dict[str, Recipe | Computed]:

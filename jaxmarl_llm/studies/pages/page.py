@@ -270,7 +270,7 @@ def links(results: Mapping[str, Any], folder: Path) -> str:
     lines = ["- [All numbers](results.json)"]
     lines += [f"- [{title}]({name})" for name, title in files.items() if (folder / name).exists()]
     if (folder / GAMES).exists():
-        lines[-1] += f", shown by `python -m jaxmarl_llm.view experiments/results/{folder.name}`"
+        lines[-1] += f", shown by `python -m jaxmarl_llm.view {folder.parents[1].name}/results/{folder.name}`"
     return "\n".join(lines)
 
 
