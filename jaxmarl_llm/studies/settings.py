@@ -183,7 +183,7 @@ ALLOWED = {"dtype": ("float32", "bfloat16"), "attention": ("plain", "fused")}
 
 
 def is_shorter(settings: Settings, study: Study, arms: Mapping[str, Recipe | Computed]) -> bool:
-    """Whether an arm makes fewer updates than its study gives it, with policies of the same kind."""
+    """True if an arm makes fewer updates than its study gives it, with policies of the same kind."""
     whole = {name: arm for name, arm in study.all_arms.items() if name in arms}
     if not settings.tiny:
         whole |= {name: for_pretrained(arm) for name, arm in whole.items() if isinstance(arm, Recipe)}

@@ -51,8 +51,8 @@ class Options:
 def run(options: Options, console: Console) -> None:
     """Copies the policies of the first seed of each arm, and writes a README.md beside them.
 
-    Raises ValueError before it writes: for a directory without a finished run, an arm that a run lacks, two policies
-    of one name, policies larger than `megabytes` together, or an `out` with files.
+    Raises ValueError before it writes: for a directory without a finished run or an arm, two policies of one name,
+    policies larger than `megabytes` together, or an `out` with files.
     """
     policies: dict[str, tuple[Path, dict[str, Any], str]] = {}
     for directory in options.runs:
