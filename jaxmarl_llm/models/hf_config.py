@@ -231,7 +231,7 @@ def ropes(given: Mapping[str, Any], values: dict[str, Any], problems: list[str])
             problems.append("rope_scaling is given, but this model_type has rope_parameters by type of layer")
         tables = table_in(given, "rope_parameters", problems)
         bases = {kind: table.get("rope_theta") for kind, table in tables.items() if isinstance(table, Mapping)}
-        problems += [f"rope_theta of {kind} is missing" for kind, base in bases.items() if base is None]
+        problems += [f"rope_theta of {quote(kind)[1:-1]} is missing" for kind, base in bases.items() if base is None]
         return ropes_by_kind(tables or default, default, values, problems)
     theta, local = values.pop("rope_theta"), values.pop("rope_local_base_freq", None)
     positions, partial = values["max_position_embeddings"], values.get("partial_rotary_factor")

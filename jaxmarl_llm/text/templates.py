@@ -120,11 +120,22 @@ def render_chat(template: Any, chat: list[dict[str, str]], answer: bool, options
     return text
 
 
+def cut_at(text: str, marks: Sequence[str]) -> list[str] | None:
+    """The texts before, between and after the last places of these marks in their order; None if they do not occur."""
+    pieces: list[str] = []
+    for mark in reversed(marks):
+        text, found, piece = text.rpartition(mark)
+        if not found:
+            return None
+        pieces.insert(0, piece)
+    return [text, *pieces]
+
+
 def spaces_taken(tokenizer: tokenizers.Tokenizer) -> re.Pattern[str]:
     """A pattern of added tokens that absorb the spaces beside them, such as Phi 3's, with these spaces. A token of
     spaces is not among them."""
     patterns = [
-        r"\s*" * token.lstrip + re.escape(token.content) + r"\s*" * token.rstrip
+        r"(?:(?<!\s)\s++)?" * token.lstrip + re.escape(token.content) + r"\s*" * token.rstrip
         for token in tokenizer.get_added_tokens_decoder().values()
         if (token.lstrip or token.rstrip) and token.content == token.content.strip()
     ]

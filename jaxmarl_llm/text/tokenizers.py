@@ -20,7 +20,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from jaxmarl_llm.text.refusals import quote
-from jaxmarl_llm.text.templates import OPTIONS, TooSlow, Trims, chat_template, render_chat, spaces_taken, trims
+from jaxmarl_llm.text.templates import OPTIONS, TooSlow, Trims, chat_template, cut_at, render_chat, spaces_taken, trims
 
 MOST_TOKENS = 1 << 22
 SENTINELS = ("Rules <a> Rules", "Heard & heard", "Said 'so' Said", "Again, Again")  # a filter would change one
@@ -160,10 +160,10 @@ class HFTokenizer:
         for self.system_role in (True, False):
             try:
                 text, begun = self.render(rules, messages), self.render(rules, messages[:1])
-                pieces = re.fullmatch("(.*)" + "(.*)".join(map(re.escape, SENTINELS)) + "(.*)", text, re.DOTALL)
-                if not pieces:
+                pieces = cut_at(text, SENTINELS)
+                if pieces is None:
                     continue
-                before_rules, hear_first, answered, after, speak = pieces.groups()
+                before_rules, hear_first, answered, after, speak = pieces
                 alike = answered.startswith(speak) or speak.startswith(answered)
                 if not alike or not begun.endswith(messages[0] + speak):
                     continue
@@ -186,8 +186,8 @@ class HFTokenizer:
                 return Markers(start, first, said, ended[1:]), ended[0], stripped
             except Exception as error:  # a template is a program
                 raised = f" It raises {type(error).__name__}: {quote(str(error))}."
-                if isinstance(error, TooSlow):
-                    break  # cut in another way, rows would depend on the machine
+                if isinstance(error, TooSlow | RecursionError | MemoryError):
+                    break  # cut in another way, rows would depend on the machine and the caller
         if self._taken.pattern != "(?!)":
             raised += " Tokens of its tokenizer.json take spaces beside them (lstrip, rstrip)."
         raise ValueError(

@@ -55,6 +55,7 @@ TEMPLATES = (
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     "{{ raise_exception('no ' * 99999) }}",
     "{{ 1 / 0 }}", "{{ messages[7]['content'] }}", "{{ messages.x.y }}", "{% if %}", "{{", "{% include 'etc' %}",
+    "{% for m in messages | reverse %}{{ m['content'] * 500 }}{% endfor %}",
     "{% for m in messages %}{{ m['content'] }}{% endfor %}", "no messages at all", "{{ messages }}", "{{ none() }}",
     CHATML.replace("m['content']", "m['content'] | upper"), CHATML.replace("m['content']", "m['content'][:3]"),
     CHATML.replace("<|im_end|>", ""), "{% set x = 10 ** 10 ** 10 %}", "{{ messages | sort }}", "{{ 9 | list }}",

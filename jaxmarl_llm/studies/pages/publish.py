@@ -70,7 +70,12 @@ def publish(package: str, options: Options, console: Console) -> None:
 
 
 def copy_games(run: Path, folder: Path, results: Mapping[str, Any]) -> None:
-    """Copies the games of the first seed of each arm as one file, and the transcript of the first arm that has one."""
+    """Copies the games of the first seed of each arm as one file, and the transcript of the first arm that has one.
+
+    Those of a former run are removed.
+    """
+    for name in (GAMES, "transcript.md"):
+        (folder / name).unlink(missing_ok=True)
     homes = [run / run_name(arm, results["seeds"][0], alone=True) for arm in results["arms"]]
     games = [home / GAMES for home in homes if (home / GAMES).exists()]
     if games:

@@ -27,5 +27,6 @@ def test_the_games_of_the_first_seed_of_each_arm_are_kept(tmp_path):
 
 
 def test_a_run_without_games_leaves_none(tmp_path):
+    (tmp_path / page.GAMES).write_text("of a former run")
     copy_games(tmp_path, tmp_path, RESULTS)
     assert not any(tmp_path.iterdir()) and "Games" not in links({}, tmp_path)
