@@ -124,8 +124,8 @@ def cut_at(text: str, marks: Sequence[str]) -> list[str] | None:
     """The texts before, between and after the last places of these marks in their order; None if they do not occur."""
     pieces: list[str] = []
     for mark in reversed(marks):
-        text, found, piece = text.rpartition(mark)
-        if not found:
+        text, middle, piece = text.rpartition(mark)
+        if not middle:
             return None
         pieces.insert(0, piece)
     return [text, *pieces]

@@ -24,7 +24,12 @@ def added(content: str, lstrip: bool, rstrip: bool) -> SimpleNamespace:
 
 
 def test_spaces_beside_added_tokens_are_taken_once_from_either_side():
-    tokens = [added("<a>", True, True), added("<b>", True, False), added("<c>", False, True), added("<d>", False, False)]
+    tokens = [
+        added("<a>", True, True),
+        added("<b>", True, False),
+        added("<c>", False, True),
+        added("<d>", False, False),
+    ]
     pattern = spaces_taken(SimpleNamespace(get_added_tokens_decoder=lambda: dict(enumerate(tokens))))
     plain = re.compile(r"\s*<a>\s*|\s*<b>|<c>\s*")
     rng, changed = np.random.default_rng(0), 0

@@ -31,9 +31,9 @@ from jaxmarl_llm.text.refusals import check_new
 TENSORS = "adapter_model.safetensors"
 TEXT = """# Trained policies
 
-They are those of the first seed of an arm. Adapters are rounded to bfloat16; their model loads by the name that they give. To play
-against one: `python -m jaxmarl_llm.play GAME --against FOLDER/NAME`. The numbers are means over all seeds of the
-run, before → after training, as on the pages of results."""
+They are those of the first seed of an arm. Adapters are rounded to bfloat16; their model loads by the name that they
+give. To play against one: `python -m jaxmarl_llm.play GAME --against FOLDER/NAME`. The numbers are means over all seeds
+of the run, before → after training, as on the pages of results."""
 
 
 @dataclasses.dataclass(frozen=True)
