@@ -79,7 +79,7 @@ def copy_games(run: Path, folder: Path, results: Mapping[str, Any]) -> None:
     homes = [run / run_name(arm, results["seeds"][0], alone=True) for arm in results["arms"]]
     games = [home / GAMES for home in homes if (home / GAMES).exists()]
     if games:
-        (folder / GAMES).write_bytes(b"".join(file.read_bytes() for file in games))
+        write_atomically(folder / GAMES, b"".join(file.read_bytes() for file in games))
     for transcript in [home / "transcript.md" for home in homes if (home / "transcript.md").exists()][:1]:
         shutil.copy(transcript, folder)
 
