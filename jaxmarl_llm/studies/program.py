@@ -153,7 +153,7 @@ class Training:
     def _has_games(self, arm_home: Path) -> bool:
         """True if as many games after training are recorded as the settings ask for."""
         after = [game for game in page.read(arm_home / page.GAMES) if game["update"] == self.recipe.updates]
-        return len(after) >= records.count_games(self.recipe, self.settings.games)
+        return len(after) >= len(records.select_games(self.recipe, self.settings.games))
 
     def prepare(self) -> Trainer:
         """Waits for the preparation of the program, and returns its trainer."""

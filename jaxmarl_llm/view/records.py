@@ -67,15 +67,19 @@ Game = dict[str, Any]
 Values = dict[tuple[int, int, int], list]  # by episode, seat and turn
 
 
-def count_games(recipe: Recipe, limit: int) -> int:
-    """The number of games of a batch that are recorded: whole groups within `limit`, or part of one group; 0: all."""
-    games = recipe.groups * recipe.group_size
-    shown = min(limit or games, games)
-    return shown - shown % recipe.group_size if shown > recipe.group_size else shown
+def select_games(recipe: Recipe, limit: int) -> list[int]:
+    """The episodes of a batch that are recorded: whole groups within `limit`, all of them if it is 0.
+
+    A limit below a group's size takes the first members of as many groups as it reaches, since a group is one deal.
+    """
+    size, games = recipe.group_size, recipe.groups * recipe.group_size
+    if not limit or limit >= size:
+        return [*range(min(limit or games, games) // size * size)]
+    return sorted(sorted(range(games), key=lambda episode: (episode % size, episode))[:limit])
 
 
 def recorder(trainer: Trainer) -> Callable[[Any, Mapping[int, Mapping[str, Any]], int], list[list[Game]]]:
-    """record(state, runs, limit): by run its games, as many as `count_games` says.
+    """record(state, runs, limit): by run the games of `select_games`.
 
     `runs` is {run of the trainer: the fields study, arm, seed, update}.
     """
@@ -84,13 +88,13 @@ def recorder(trainer: Trainer) -> Callable[[Any, Mapping[int, Mapping[str, Any]]
     def record(state: Any, runs: Mapping[int, Mapping[str, Any]], limit: int) -> list[list[Game]]:
         update = next(iter(runs.values()))["update"]
         batch = jax.device_get(trainer.examine(state, tuple(runs), update))
-        shown = count_games(trainer.recipe, limit)
+        shown = select_games(trainer.recipe, limit)
         games = []
         for i, (run, about) in enumerate(runs.items()):
             examined = jax.tree.map(lambda x, i=i: x[i], batch)
             values = exact and exact(trainer.weights(state, run), examined, shown)
             record_game = partial(game_of, trainer.recipe.game, trainer.rollout, examined, about=about)
-            games.append([record_game(episode, values=values or {}) for episode in range(shown)])
+            games.append([record_game(episode, values=values or {}) for episode in shown])
         return games
 
     return record
@@ -198,8 +202,8 @@ def deal_of(game: Any, examined: Examined, episode: int) -> dict[str, str]:
     return {name: tell(state) for name, tell in facts.items() if tell is not None}
 
 
-def exact_values(trainer: Trainer) -> Callable[[dict, Examined, int], Values] | None:
-    """values(weights, games, count): {(episode, seat, turn): [[answer, value]]} of the first games.
+def exact_values(trainer: Trainer) -> Callable[[dict, Examined, Sequence[int]], Values] | None:
+    """values(weights, games, episodes): {(episode, seat, turn): [[answer, value]]} of these games.
 
     None for a game with more than `LARGEST` histories or without a tree, and for weights divided over devices. None
     also for a policy that is no table."""
@@ -217,11 +221,11 @@ def exact_values(trainer: Trainer) -> Callable[[dict, Examined, int], Values] | 
         return None
     child = {pair: node for node, pair in enumerate(zip(tree.parent.tolist(), tree.action.tolist(), strict=True))}
 
-    def values(weights: dict, examined: Examined, count: int) -> Values:
+    def values(weights: dict, examined: Examined, episodes: Sequence[int]) -> Values:
         table = {policy: probabilities(weights[name]) for policy, (name, probabilities) in tables.items()}
         values_of_turns: Values = {}
         worth: dict[tuple[str, ...], np.ndarray] = {}
-        for episode in range(count):
+        for episode in episodes:
             group = episode // recipe.group_size
             seats = trainer.rollout.lineup.seats[group]
             if not set(seats) <= set(table):

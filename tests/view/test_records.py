@@ -6,6 +6,7 @@ All cases are long, as they compile two recorders; `test_runner` reads the games
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -310,3 +311,12 @@ def test_an_answer_that_is_forced_whole_is_shown_as_it_was_said():
             assert said == ["a", str(seat["answers"][1]["action"])] and seat["answers"][0]["action"] == 0
             chosen = [["logp" in token for token in answer["tokens"]] for answer in seat["answers"]]
             assert chosen == [[False, False], [True, False]]  # the end token is forced
+
+
+def test_fewer_games_than_a_group_are_of_several_deals():
+    """Members of a group share a deal: 4 of 3 groups of 8 are the first two of one, and the first of the others."""
+    recipe = SimpleNamespace(groups=3, group_size=8)
+    assert records.select_games(recipe, 4) == [0, 1, 8, 16] and records.select_games(recipe, 1) == [0]
+    assert records.select_games(recipe, 8) == records.select_games(recipe, 15) == [*range(8)]
+    assert records.select_games(recipe, 0) == records.select_games(recipe, 99) == [*range(24)]
+    assert records.select_games(SimpleNamespace(groups=1, group_size=8), 5) == [*range(5)]
