@@ -30,7 +30,7 @@ def mix(
 
     taken float32 [N, E] is 0 but at the experts chosen int32 [N, k]. The form follows from the shapes alone: `by_all`,
     and for up to FEW tokens with `decoding`, on one CPU device in float32, `by_chosen` or `by_each`. In bfloat16 XLA
-    on a CPU would keep float32 copies of all weights for these two.
+    on a CPU keeps float32 copies of the weights for every form, and no form was timed at the sizes of real models.
     """
     alone = decoding and target.platform() == "cpu" and sharding.single()
     if not alone or len(rows) > FEW or rows.dtype != jnp.float32:
@@ -71,7 +71,7 @@ def by_chosen(
 
     Pairs of a token and an expert come in order of experts, so that tokens of one expert find its weights in the
     cache. A token's result does not depend on the other tokens. Lanes of a surrounding vmap come one after another,
-    since a batched index would copy the weights.
+    since a batched index would copy the weights that they share.
     """
 
     @jax.custom_batching.sequential_vmap

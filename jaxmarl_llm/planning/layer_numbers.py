@@ -42,8 +42,8 @@ def input_numbers(config: Config) -> int:
 def rule_numbers(config: Config, length: int, gradient: bool = False) -> float:
     """Numbers of a row of so many tokens in the delta rule: arrays of all tokens, and those of one chunk.
 
-    Their counts were fitted to programs compiled for a CPU, which have 0.9 to 1.4 times these numbers. Keys and values
-    had 32 to 128 numbers, and rows 128 to 512 tokens. Rows are filled up to whole chunks.
+    Their counts were fitted to programs compiled for a CPU, which have 0.85 to 1.45 times these numbers. Keys and
+    values had 32 to 128 numbers, and rows 128 to 512 tokens. Rows are filled up to whole chunks.
     """
     length = -(-length // SOLVED) * SOLVED if length > SOLVED else length
     whole, chunk = (3.5, 10.0) if gradient else (1.6, 3.3)

@@ -1,11 +1,14 @@
 """The gated delta rule and its convolution, against loops and against transformers' own functions."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxmarl_llm.models.delta_rule import CHUNK, FEW, convolve, gated_delta_rule
+from jaxmarl_llm.planning.layer_numbers import rule_numbers
 from tests.support.families import close
 
 rule, convolution = jax.jit(gated_delta_rule), jax.jit(convolve)
@@ -99,3 +102,19 @@ def test_the_convolution_equals_a_loop_and_goes_on_from_its_last_inputs():
         second, last = convolution(jnp.asarray(x[r : r + 1, 6:]), jnp.asarray(weight), recent[r : r + 1])
         close(np.concatenate([first[r, : n[r]], second[0]]), expected)
         np.testing.assert_array_equal(last[0], text[-taps + 1 :])
+
+
+def test_the_plan_counts_what_a_gradient_keeps():
+    """The arrays of all tokens and of one chunk; with the products of all chunks they would be twice as many."""
+    rows, length, heads, size = 2, 512, 4, 64
+    leaf = lambda *shape: jax.ShapeDtypeStruct((rows, *shape), jnp.float32)
+    row, gate = leaf(length, heads, size), leaf(length, heads)
+
+    def number(*given):
+        out, _ = gated_delta_rule(*given)
+        return (out**2).sum()
+
+    gradient = jax.jit(jax.grad(number, (0, 1, 2, 3, 4))).lower(row, row, row, gate, gate, leaf(heads, size, size))
+    numbers = gradient.compile().memory_analysis().temp_size_in_bytes / 4 / rows
+    config = SimpleNamespace(linear_num_value_heads=heads, linear_key_head_dim=size, linear_value_head_dim=size)
+    assert 0.85 < numbers / rule_numbers(config, length, gradient=True) < 1.45

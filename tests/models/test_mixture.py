@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.devices import sharding, target
-from jaxmarl_llm.models import layers, mixture
+from jaxmarl_llm.models import decoder, layers, mixture
 from tests.support.families import FAMILIES, ODD, weights
 
 E, K, D, I = 16, 2, 24, 12
@@ -87,6 +87,19 @@ def test_an_update_never_decodes_by_chosen_experts():
     with pytest.raises(ValueError, match="reverse-mode"):
         jax.grad(lambda rows: mixture.by_chosen(jax.nn.silu, maps, rows, taken, chosen).sum())(rows)
     jax.eval_shape(jax.grad(lambda rows: mixture.mix(jax.nn.silu, maps, rows, taken, chosen).sum()), rows)
+
+
+def test_decoding_asks_for_the_chosen_experts_and_scoring_for_all(monkeypatch):
+    config, calls = replace(FAMILIES["qwen3_moe"], num_experts=16, num_experts_per_tok=2), []
+    plain = mixture.by_chosen
+    monkeypatch.setattr(mixture, "by_chosen", lambda *x: calls.append(len(x[2])) or plain(*x))
+    params, tokens = weights(config), jnp.ones((3, 1), jnp.int32)
+    of_cache = lambda: decoder.empty_cache(config, 3, 8)
+    step = lambda: decoder.append(config, decoder.prepare(config, params), of_cache(), tokens, jnp.ones(3, jnp.int32))
+    jax.eval_shape(step)
+    assert calls == [3] * config.num_hidden_layers
+    jax.eval_shape(lambda: decoder.forward(config, params, tokens))
+    assert len(calls) == config.num_hidden_layers
 
 
 @pytest.mark.parametrize("family", ["mixtral", "qwen3_moe", "gemma4_moe_shared"])

@@ -62,6 +62,7 @@ def test_what_cannot_be_released_is_one_sentence_and_nothing_is_written(finished
         released(run, run, out=tmp_path / "out")
     with pytest.raises(ValueError, match=r"exploitability-rloo-learner have 0\.\d MB, more than 0\.001: release fewer"):
         released(run, out=tmp_path / "out", megabytes=0.001)
+    assert "exploitability-rloo-learner" in released(run, out=tmp_path / "one", arms=("rloo",))
     with pytest.raises(ValueError, match="run has no arm 'rlo': its arms are "):
         released(run, out=tmp_path / "out", arms=("rlo",))
     (tmp_path / "kept").mkdir()
