@@ -4,7 +4,6 @@ The maze has seven rows and columns, a goal in each corner and no walls. A game 
 Training begins in one of the three middle cells of the middle row, five to seven steps from each goal. Policies first
 imitate a player that takes any shortest way, and another step with probability 0.3. A group has 16 episodes.
 
-  base     no training
   ppo      GAE (discount 1, lambda 0.95) from a value head
   entropy  as ppo, with an entropy bonus of 0.03
   sets     vines: eight episodes start at the first turn, the others continue one of them from turn 4 on. Of each eight,
@@ -41,7 +40,7 @@ from jaxmarl_llm.rl import returns
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rollout.branching import at_turns
 from jaxmarl_llm.rollout.trajectory import Episodes
-from jaxmarl_llm.studies.study import Higher, Lower, NotLower, Paper, Study
+from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, NotLower, Paper, Study
 from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe, component_returns
 from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 
@@ -135,13 +134,14 @@ PASSES = (
 )
 BETTER = 'abstract: "improves success rates by reliably solving a larger set of environment configurations"; our margin'
 STEPS = "The bonus varies steps, many of which lead to the same goal; the score of a set varies goals."
-NARROW = "Without a loss of goals nothing is kept, and without a rise nothing was learnt. Levels are ours."
+NARROW = (
+    "If PPO learns the task and keeps all goals, nothing is to be repaired. A uniform choice reaches 3.6. Our levels."
+)
 STUDY = Study(
     paper=Paper("Polychromic objectives (Hamid et al.)", "https://arxiv.org/abs/2509.25424", 2025, checked="abstract"),
     question="Does credit for sets of episodes keep a policy from one way among several?",
     claim="Credit for sets reaches a goal more often from new starts, and more goals in eight attempts.",
     arms={
-        "base": PPO.with_hparams(learning_rate=0.0),
         "ppo": PPO,
         "entropy": PPO.with_hparams(entropy=0.03),
         "sets": PPO.with_hparams(vines=BRANCH).with_choice(credit="sets"),
@@ -153,7 +153,7 @@ STUDY = Study(
         Higher(PASS, "sets", than="ppo", source="paper", where=PASSES),
         NotLower(SOLVED, "sets", than="ppo", by=0.05, source="paper", where=BETTER),
         Higher(COVERAGE, "sets", than="entropy", source="theory", where=STEPS),
-        Lower(COVERAGE, "ppo", than="base", by=0.5, source="theory", where=NARROW, condition=True),
-        Higher(SOLVED, "ppo", than="base", by=0.1, source="theory", where=NARROW, condition=True),
+        AtMost(COVERAGE, "ppo", 2.5, source="theory", where=NARROW, condition=True),
+        AtLeast(SOLVED, "ppo", 0.8, source="theory", where=NARROW, condition=True),
     ),
 )
