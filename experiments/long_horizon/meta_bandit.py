@@ -17,7 +17,7 @@ the group's 16 games, which have the same bandit.
   python -m experiments meta_bandit --seeds 20
 
 Paper: Exploitation Is All You Need... for Exploration (Rentschler and Roberts) 2025, https://arxiv.org/abs/2508.01287.
-There a pretrained decoder is a Q-network, and the gridworlds are not tested here.
+Only its abstract was read. Its gridworlds are not tested here.
 """
 
 from collections.abc import Callable, Mapping

@@ -115,7 +115,7 @@ BOTH = 'abstract: UFO "keeps single-turn performance and improves multi-turn rea
 REWARDS = "abstract: rewards to minimise the turns needed and encourage diverse reasoning when mistakes occur"
 DROPS = "project page, Figure 1: the share of unique answers drops after single-turn training, in every model"
 SPARSE = "README of the release: 90% of answers not repeated, against 80% of the baseline"
-RISE = "RISE, abstract: better with more turns than several single-turn strategies at equal inference compute"
+RISE = 'RISE, abstract: "outperforming several single-turn strategies given an equal amount of inference-time" compute'
 LEFT = "Further attempts matter only where the first one fails. The level is ours."
 STUDY = Study(
     paper=Paper("UFO (Liu et al.)", "https://arxiv.org/abs/2507.14295", 2025, checked="release"),
