@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.long_horizon.sets import BRANCH, MAZE, MIDDLE, OTHERS, PPO, STUDY, VINES, WINDOW, score_sets, several
+from experiments.long_horizon.sets import BRANCH, MAZE, OTHERS, PASSAGE, PPO, STUDY, VINES, WINDOW, score_sets, several
 from experiments.long_horizon.sets import vines as arranged
 from jaxmarl_llm.rl import returns
 from jaxmarl_llm.rollout.branching import BranchState
@@ -55,13 +55,19 @@ def test_advantages_of_sets_against_a_loop():
 
 @pytest.fixture(scope="module")
 def played():
-    """Two groups of random games; in the first the last eight members are recorded as copies of its first member."""
+    """Two groups of random games with random goals at their ends; in the first group the last eight members are
+    recorded as copies of its first member."""
     one = games(dataclasses.replace(PPO, groups=2))
     batch, turns = one.episodes.acted.shape[:2]
+    goal, last = np.random.default_rng(0).integers(0, 5, batch), np.asarray(one.episodes.acted).sum(1)[:, 0] - 1
+    measured = np.zeros((batch, turns, 1, 1), np.float32)
+    measured[np.arange(batch), last, 0, 0] = goal
+    reward = jnp.stack([measured[..., 0] > 0, np.zeros((batch, turns, 1), bool)], -1).astype(jnp.float32)
     origin = np.tile(np.arange(batch)[:, None], (1, turns))
     origin[VINES : 2 * VINES, :BRANCH] = 0
     branches = Branches(jnp.asarray(origin), jnp.zeros((batch, turns), bool), jnp.zeros((batch, turns, 1)))
-    return one._replace(episodes=one.episodes.replace(branches=branches))
+    episodes = one.episodes.replace(branches=branches, reward=reward, measured=jnp.asarray(measured))
+    return one._replace(episodes=episodes)
 
 
 def test_a_set_is_credited_in_its_window(played):
@@ -103,9 +109,9 @@ def test_vines_start_in_their_turn_where_the_trunk_plays_on():
 
 def test_starts_and_what_is_judged():
     place = lambda first, count: [MAZE.cells[(first + i) % MAZE.starts] for i in range(count)]
-    assert place(*MIDDLE) == [(3, 2), (3, 3), (3, 4)]
-    assert len({*place(*MIDDLE), *place(*OTHERS)}) == MAZE.starts == 45
-    assert MAZE.distance[[MAZE.cells.index(cell) for cell in place(*MIDDLE)]].tolist() == [5, 6, 5]
+    assert place(*PASSAGE) == [(4, 3), (4, 4), (4, 5)]
+    assert len({*place(*PASSAGE), *place(*OTHERS)}) == MAZE.starts == 65
+    assert MAZE.distance[[MAZE.cells.index(cell) for cell in place(*PASSAGE)]].tolist() == [7, 8, 7]
     measured = np.zeros((16, 10, 1, 1))
     for b, goal in enumerate([1, 1, 4, 0, 0, 2, 1, 0]):  # of the first group; nothing is reached in the second
         measured[b, 6, 0, 0] = goal
