@@ -8,7 +8,7 @@ step with probability 0.2. A group has 16 episodes.
   ppo      GAE (discount 1, lambda 0.95) from a value head
   entropy  as ppo, with an entropy bonus of 0.03
   sets     vines: eight episodes start at the first turn, the others continue one of them from turn 4 on. Of each eight,
-           four random sets of four get the score f = mean return x share of distinct goals. In the five turns from the
+           four random sets of four get the score f = mean return x distinct goals / 4. In the five turns from the
            branch, an episode's advantage is f less the mean f of the four sets, averaged over its sets; later it is
            GAE. A copied turn trains once
 
@@ -20,8 +20,8 @@ Policies are judged in 64 games of eight attempts, from the starts of training a
   python -m experiments sets --seeds 20
 
 Paper: Polychromic objectives (Hamid et al.) 2025, https://arxiv.org/abs/2509.25424. Its algorithm is second-hand, from
-notes and a third party's code. There vines start from two states of each of eight episodes. How it tells episodes apart
-was not read. A penalty on the KL to the last policy is left out: a batch is used for one step.
+notes and a third party's code. There vines start from two states of each of eight episodes. Its share
+of distinct episodes may count failures, which it does not here. A penalty on the KL to the last policy is left out: a batch is used for one step.
 """
 
 from collections.abc import Callable
@@ -62,18 +62,20 @@ def vines(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array) -> 
     return Arranged(deal=tuple(map(jnp.int32, PASSAGE)), branch=branch)
 
 
-def score_sets(key: jax.Array, total: jax.Array, kind: jax.Array) -> jax.Array:
-    """Advantages of members of random sets: returns in [0, 1] and signatures [S, N] -> [S, N].
+def score_sets(key: jax.Array, total: jax.Array, goal: jax.Array) -> jax.Array:
+    """Advantages of members of random sets: returns in [0, 1] and numbers of goals, 0 for none, [S, N] -> [S, N].
 
-    A set's score is its mean return times its share of distinct signatures. Its advantage is the score less the mean of
+    A set's score is its mean return times its number of distinct goals over its size. If failures counted as distinct,
+    three successes and a failure would score more than four successes. A set's advantage is its score less the mean of
     the SETS sets, and a member's is the mean over its sets, 0 without one.
     """
     members = total.shape[1]
     drawn = jax.random.uniform(key, (len(total), SETS, members))
     chosen = jnp.argsort(jnp.argsort(drawn, 2), 2) < SET
-    earlier = jnp.tril(jnp.ones((members, members), bool), -1)[None] & (kind[:, :, None] == kind[:, None])
+    earlier = jnp.tril(jnp.ones((members, members), bool), -1)[None] & (goal[:, :, None] == goal[:, None])
     seen = (earlier[:, None] & chosen[:, :, None]).any(3)
-    score = jnp.where(chosen, total[:, None], 0).sum(2) * (chosen & ~seen).sum(2) / SET**2
+    distinct = (chosen & ~seen & (goal > 0)[:, None]).sum(2)
+    score = jnp.where(chosen, total[:, None], 0).sum(2) * distinct / SET**2
     advantage = jnp.where(chosen, (score - score.mean(1, keepdims=True))[..., None], 0).sum(1)
     return advantage / jnp.maximum(chosen.sum(1), 1)
 
