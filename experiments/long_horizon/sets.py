@@ -20,8 +20,8 @@ Policies are judged in 64 games of eight attempts, from the starts of training a
   python -m experiments sets --seeds 20
 
 Paper: Polychromic objectives (Hamid et al.) 2025, https://arxiv.org/abs/2509.25424. Its algorithm is second-hand, from
-notes and a third party's code. There vines start from two states of each of eight episodes. Its share
-of distinct episodes may count failures, which it does not here. A penalty on the KL to the last policy is left out: a batch is used for one step.
+notes and a third party's code. There vines start from two states of each of eight episodes, and failures may count as
+distinct. A penalty on the KL to the last policy is left out: a batch is used for one step.
 """
 
 from collections.abc import Callable

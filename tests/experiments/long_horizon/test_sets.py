@@ -31,12 +31,11 @@ def test_advantages_of_sets_in_expectation():
     found = np.asarray(score(keys, jnp.asarray(TOTAL)[None], jnp.asarray(GOAL)[None]))[:, 0]
     subsets = list(combinations(range(8), 4))
     scores = {subset: value(subset) for subset in subsets}
-    own = np.array([np.mean([x for subset, x in scores.items() if i in subset]) for i in range(8)])
-    mean = np.mean([*scores.values()])
+    within = np.array([np.mean([x for subset, x in scores.items() if i in subset]) for i in range(8)])
     # an episode in k of the four sets gets (1 - k/4) times the difference to the sets without it
-    assert np.corrcoef(found.mean(0), own - mean)[0, 1] > 0.999
-    assert found.mean(0)[6] == max(found.mean(0))  # the rare goal
-    assert found.mean(0)[3] > found.mean(0)[0] > found.mean(0)[4]
+    assert np.corrcoef(found.mean(0), within)[0, 1] > 0.999
+    mean = found.mean(0)
+    assert min(mean[3], mean[6]) > mean[0] > mean[4]  # rare goals, a common one, none
     assert value((0, 3, 6, 7)) == pytest.approx(9 / 16) and value((0, 1, 2, 3)) > value((0, 1, 2, 4))
 
 
