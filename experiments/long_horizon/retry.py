@@ -1,6 +1,6 @@
 """Does training on further attempts keep a policy from repeating a wrong answer? UFO's "try again" in a quiz.
 
-A quiz has 30 questions, each with one right letter of 20. A policy begins with beliefs, half of them wrong: it imitates
+A quiz has 30 questions, each with one right letter of 20. A policy begins with beliefs, half of them wrong. It imitates
 a player that says its belief with probability 0.4, else any other letter, in each attempt anew. After a wrong answer
 the game says "That failed. You begin again.", and earlier letters stay in sight. Training is PPO with a critic,
 discount and lambda 1. All arms read the same rules; 256 fresh games of five attempts judge them.

@@ -85,24 +85,24 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
     episodes = experience.episodes
     assert episodes.branches is not None
     reward, acted, turn = episodes.reward[..., 0], episodes.acted, jnp.arange(episodes.acted.shape[1])[None]
-    own = episodes.branches.origin == jnp.arange(len(reward))[:, None]
+    played = episodes.branches.origin == jnp.arange(len(reward))[:, None]  # by the episode itself, not copied
     targets = returns.gae(reward, experience.turn_value, acted, gamma=1.0, lam=0.95)
     second = jnp.arange(len(reward))[:, None] % (2 * VINES) >= VINES
     start = jnp.where(second, BRANCH, 0)
-    window = (turn >= start) & (turn < start + WINDOW) & (~second | ~own[:, BRANCH - 1 : BRANCH])
+    window = (turn >= start) & (turn < start + WINDOW) & (~second | ~played[:, BRANCH - 1 : BRANCH])
     by_set = lambda x: x.sum((1, 2)).reshape(-1, VINES)
     member = score_sets(experience.key, by_set(reward), by_set(episodes.measured[..., 0])).reshape(-1, 1)
     sets = jnp.where(window[..., None] & acted, member[..., None], targets.advantage)
     credit = select(hparams, "credit", ppo=targets.advantage, sets=sets)
-    return Advantages(credit, targets.value_target, trained=acted & own[..., None])
+    return Advantages(credit, targets.value_target, trained=acted & played[..., None])
 
 
 def several(episodes: Episodes, *, solved: str, distinct: str, within: str) -> dict[str, Any]:
     """Success, distinct goals and success within all attempts, of groups of ATTEMPTS games."""
     goal = np.asarray(episodes.measured)[..., 0].sum((1, 2)).astype(int).reshape(-1, ATTEMPTS)
-    found = (goal > 0).sum(1)
-    one, any_of = (pass_at_k(found, ATTEMPTS, k).mean() for k in (1, ATTEMPTS))
-    return {solved: one, distinct: coverage(np.where(goal > 0, goal, -1)).mean(), within: any_of}
+    successes = (goal > 0).sum(1)
+    single, any_of = (pass_at_k(successes, ATTEMPTS, k).mean() for k in (1, ATTEMPTS))
+    return {solved: single, distinct: coverage(np.where(goal > 0, goal, -1)).mean(), within: any_of}
 
 
 def judge(parts: Parts) -> Callable[[dict, jax.Array], dict[str, Any]]:

@@ -222,8 +222,8 @@ def coverage(outcomes: Any, k: int | None = None) -> np.ndarray:
     outcomes = np.asarray(outcomes)
     n = outcomes.shape[-1]
     same = (outcomes[..., :, None] == outcomes[..., None, :]).sum(-1)  # [..., n]: m of the attempt's outcome
-    found = (1 - _share_without(same, n, n if k is None else k)) / same
-    return np.where(outcomes >= 0, found, 0).sum(-1)
+    share = (1 - _share_without(same, n, n if k is None else k)) / same
+    return np.where(outcomes >= 0, share, 0).sum(-1)
 
 
 def success_by_turn(turn: Any, turns: int) -> np.ndarray:

@@ -72,8 +72,8 @@ def by_entropy(
 def at_turns(state: BranchState, *, at: Any, source: Any) -> jax.Array:
     """Vines from given turns: before turn at[i] member i becomes a copy of member source[i], int32 [G, N].
 
-    `at` and `source` are int32 [N] or longer. A game that is over is not copied, and `at` of 0 or less is never: all
-    members of a group begin in the same state. A member that is copied should not become a copy later.
+    `at` and `source` are int32 [N] or longer. A game that is over is not copied. An `at` of 0 or less is
+    never, since all members of a group begin in the same state. A member that is copied should not become a copy later.
 
     Schulman et al., Trust Region Policy Optimization (2015), https://arxiv.org/abs/1502.05477, section 5.2.
     """

@@ -47,8 +47,8 @@ class Maze:
     move the seat. Components: `goal`, 1 on reaching a goal, which ends the game; `cost`, -cost for each step.
 
     In a maze of several goals all pay the same. The measure `reached` is the goal's number in the turn that reaches it,
-    from 1 in the order of reading. `reset` may be given (first, count), the cells to start from: `count` open cells
-    from number `first` on, in the order of reading, after the last one the first.
+    from 1 in the order of reading. `reset` may be given (first, count): a game then starts in one of `count`
+    open cells from number `first` on, in the order of reading. The first cell follows the last one.
 
     Fully and partially observed mazes are tasks for language agents in LMRL Gym (https://arxiv.org/abs/2311.18232).
     Raises ValueError for turns < 1, a negative cost, and a `sees` other than place or walls. Raises it also for a map

@@ -15,7 +15,7 @@ GAMES, PULLS = 3000, 6
 
 @cache
 def pulls(fresh):
-    """Of random players: (chances [games, arms], arm and paid, int [games, pulls] each, what was told before)."""
+    """Random players: (chances [games, arms], arm and paid, int [games, pulls] each, what was told before)."""
     game = Bandit(pulls=PULLS, fresh=fresh)
 
     def play(key):

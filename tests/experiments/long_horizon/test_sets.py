@@ -54,7 +54,7 @@ def test_advantages_of_sets_against_a_loop():
 
 @pytest.fixture(scope="module")
 def played():
-    """Two groups of random games with random goals at their ends; in the first group the last eight members are
+    """Two groups of random games with random goals at their ends. In the first group the last eight members are
     recorded as copies of its first member."""
     one = games(dataclasses.replace(PPO, groups=2))
     batch, turns = one.episodes.acted.shape[:2]
@@ -112,7 +112,7 @@ def test_starts_and_what_is_judged():
     assert len({*place(*PASSAGE), *place(*OTHERS)}) == MAZE.starts == 65
     assert MAZE.distance[[MAZE.cells.index(cell) for cell in place(*PASSAGE)]].tolist() == [7, 8, 7]
     measured = np.zeros((16, 10, 1, 1))
-    for b, goal in enumerate([1, 1, 4, 0, 0, 2, 1, 0]):  # of the first group; nothing is reached in the second
+    for b, goal in enumerate([1, 1, 4, 0, 0, 2, 1, 0]):  # the first group; the second reaches nothing
         measured[b, 6, 0, 0] = goal
     found = several(SimpleNamespace(measured=measured), solved="one", distinct="goals", within="any")
     assert found == pytest.approx({"one": 5 / 16, "goals": 3 / 2, "any": 1 / 2})
