@@ -139,7 +139,7 @@ STUDY = Study(
         Higher(DISTINCT, "penalty", than="five", source="paper", where=REWARDS),
         Higher(FIRST, "decay", than="five", source="paper", where=REWARDS),
         Higher(SOLVED, "regression", than="one", source="paper", where=RISE),
-        Lower(DISTINCT, "one", than="base", source="paper", where=DROPS, condition=True),
+        Lower(DISTINCT, "one", than="base", source="paper", where=DROPS),
         AtMost(FIRST, "one", 0.9, source="theory", where=LEFT, condition=True),
     ),
 )
