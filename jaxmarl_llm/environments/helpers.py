@@ -87,7 +87,7 @@ def random_player(view: Callable[[Any], View]) -> Script:
     return lambda state, seat, key: uniform(key, view(state).legal[seat])
 
 
-def draw(key: jax.Array, count: int) -> jax.Array:
+def draw(key: jax.Array, count: int | jax.Array) -> jax.Array:
     """The number of a deal, int32, uniform over 0 to count - 1."""
     return jax.random.randint(key, (), 0, count, jnp.int32)
 

@@ -199,3 +199,48 @@ def holm(p: Any) -> np.ndarray:
     order = np.argsort(p)
     adjusted = np.minimum(np.maximum.accumulate((len(p) - np.arange(len(p))) * p[order]), 1)
     return adjusted[np.argsort(order)]
+
+
+def pass_at_k(successes: Any, n: int, k: int) -> np.ndarray:
+    """The chance that k attempts hold a success, from n attempts with c successes each: [...] -> float64 [...].
+
+    1 - C(n - c, k) / C(n, k), the share of all k-subsets of the attempts that hold one. Its mean over samples of n
+    attempts is exactly 1 - (1 - p)^k, while 1 - (1 - c/n)^k is too low. pass@1 is the mean.
+    Raises ValueError unless 1 <= k <= n and 0 <= c <= n.
+
+    Chen et al., Evaluating Large Language Models Trained on Code (2021), https://arxiv.org/abs/2107.03374.
+    """
+    return 1 - _share_without(np.asarray(successes), n, k)
+
+
+def coverage(outcomes: Any, k: int | None = None) -> np.ndarray:
+    """The expected number of distinct outcomes in k of n attempts, k = n by default: int [..., n] -> float64 [...].
+
+    The sum over outcomes v of 1 - C(n - m_v, k) / C(n, k), for v reached by m_v attempts. A negative outcome is none.
+    With one outcome this is `pass_at_k`. Raises ValueError unless 1 <= k <= n.
+    """
+    outcomes = np.asarray(outcomes)
+    n = outcomes.shape[-1]
+    same = (outcomes[..., :, None] == outcomes[..., None, :]).sum(-1)  # [..., n]: m of the attempt's outcome
+    share = (1 - _share_without(same, n, n if k is None else k)) / same
+    return np.where(outcomes >= 0, share, 0).sum(-1)
+
+
+def success_by_turn(turn: Any, turns: int) -> np.ndarray:
+    """The share of games won by the end of each turn: int [n], the turn of a game's success, -1 for none -> float64
+    [turns]."""
+    turn = np.asarray(turn)
+    return np.array([((turn >= 0) & (turn <= last)).mean() for last in range(turns)])
+
+
+def _share_without(count: np.ndarray, n: int, k: int) -> np.ndarray:
+    """C(n - count, k) / C(n, k): the share of k-subsets of n without any of `count` members. It is a product, since
+    binomials of many attempts are large."""
+    if not 1 <= k <= n:
+        raise ValueError(f"k attempts of {n} are from 1 to {n}, got k = {k}.")
+    if ((count < 0) | (count > n)).any():
+        raise ValueError(f"Of {n} attempts 0 to {n} count, got {count.min()} to {count.max()}.")
+    share = np.ones(np.shape(count))
+    for i in range(k):
+        share = share * np.maximum(n - count - i, 0) / (n - i)
+    return share

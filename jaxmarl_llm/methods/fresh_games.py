@@ -17,16 +17,21 @@ from jaxmarl_llm.training.setup import jit_rollout
 
 
 def in_fresh_games(
-    parts: Parts, *, measure: Callable[[Episodes], dict[str, jax.Array]], deal: Any = None, games: int = 256
+    parts: Parts,
+    *,
+    measure: Callable[[Episodes], dict[str, jax.Array]],
+    deal: Any = None,
+    games: int = 256,
+    attempts: int = 1,
 ) -> Callable[[dict, jax.Array], dict[str, Any]]:
     """A recipe's `evaluate`, as `partial(in_fresh_games, measure=...)`: metrics `measure` of `games` games of its
-    line-ups. No two games form a group, and a key deals the same games at every call. A metric is a number, or one
-    value per game, from which a single seed's interval is computed. `deal` is an argument of each game's `reset`.
-    Raises ValueError without games."""
+    line-ups. A game is a group of `attempts` episodes, which start in the same state; episodes of a group stand in a
+    row. A key deals the same games at every call. A metric is a number, or one value per game, from which a single
+    seed's interval is computed. `deal` is an argument of each game's `reset`. Raises ValueError without games."""
     if games < 1:
         raise ValueError(f"An evaluation needs at least one game, got games={games}.")
     recipe = parts.recipe
-    lineup = Lineup((recipe.seats * games)[:games], 1)
+    lineup = Lineup((recipe.seats * games)[:games], attempts)
     play = jit_rollout(Rollout(recipe.game, parts.policy_sets, lineup, recipe.budget))
     deal = jax.tree.map(lambda x: jnp.broadcast_to(x, (games, *jnp.shape(x))), deal)
 

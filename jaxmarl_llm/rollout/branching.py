@@ -69,6 +69,20 @@ def by_entropy(
     return fill_free(free, wants)
 
 
+def at_turns(state: BranchState, *, at: Any, source: Any) -> jax.Array:
+    """Vines from given turns: before turn at[i] member i becomes a copy of member source[i], int32 [G, N].
+
+    `at` and `source` are int32 [N] or longer. A game that is over is not copied. An `at` of 0 or less is
+    never, since all members of a group begin in the same state. A member that is copied should not become a copy later.
+
+    Schulman et al., Trust Region Policy Optimization (2015), https://arxiv.org/abs/1502.05477, section 5.2.
+    """
+    members = state.going.shape[1]
+    at, source = jnp.asarray(at)[None, :members], jnp.asarray(source)[:members]
+    vine = (at == state.turn) & (at > 0) & state.going[:, source]
+    return jnp.where(vine, source[None], jnp.arange(members)[None]).astype(jnp.int32)
+
+
 def fill_free(free: jax.Array, wants: jax.Array) -> jax.Array:
     """A branch: the nth free member becomes a copy of the nth member that wants a copy; both bool [G, N]."""
     nth = free.cumsum(1) - 1

@@ -45,3 +45,8 @@ def test_games_have_the_deal_and_no_two_share_one():
     assert min(first[f"of {n}"] for n in (1, 2, 3)) > 5
     assert drawn(weights, key) == first != drawn(weights, jax.random.key(1))
     assert drawn(jax.tree.map(lambda x: 1.5 * x, weights), key) != first
+    named = lambda episodes: {"group": episodes.group, "told": episodes.told[:, 0, 0]}
+    several = in_fresh_games(trainer.parts, measure=named, games=16, attempts=4)(weights, key)
+    np.testing.assert_array_equal(several["group"], np.repeat(np.arange(16), 4))
+    told = several["told"].reshape(16, 4)
+    assert (told == told[:, :1]).all() and len({*told[:, 0]}) > 1  # attempts at one deal, and several deals

@@ -18,7 +18,7 @@ from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.choices import select
-from jaxmarl_llm.rollout.branching import BranchState, by_entropy, fill_free
+from jaxmarl_llm.rollout.branching import BranchState, at_turns, by_entropy, fill_free
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet, strings, words
 from jaxmarl_llm.rollout.trajectory import gather_sampled
@@ -152,6 +152,16 @@ def test_branches_are_taken_in_order_and_no_more_than_there_is_room_for():
     free = jnp.array([[0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 0, 1], [0, 0, 1, 1]], bool)
     wants = jnp.array([[0, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0]], bool)
     np.testing.assert_array_equal(fill_free(free, wants), [[0, 1, 1, 3], [0, 1, 0, 1], [0, 1, 2, 0], [0, 1, 2, 3]])
+
+
+def test_vines_start_before_their_turn_from_a_game_in_progress():
+    """Members 2 and 3 continue members 0 and 1 from turn 2 on, member 4 never; member 1 of the second group is over."""
+    going = jnp.array([[1, 1, 1, 1, 1], [1, 0, 1, 1, 1]], bool)
+    for turn in range(4):
+        state = BranchState(jax.random.key(0), jnp.int32(turn), going, None, None, None)
+        found = at_turns(state, at=jnp.array([0, 0, 2, 2, 0]), source=jnp.array([0, 0, 0, 1, 0]))
+        want = [[0, 1, 0, 1, 4], [0, 1, 0, 3, 4]] if turn == 2 else [[0, 1, 2, 3, 4]] * 2
+        assert found.tolist() == want and found.dtype == jnp.int32
 
 
 def test_by_entropy_is_its_formula():

@@ -23,6 +23,7 @@ from jaxmarl_llm.environments.helpers import (
     make_view,
     not_negative,
     random_player,
+    uniform,
 )
 from jaxmarl_llm.text.grammar import Grammar
 
@@ -32,23 +33,26 @@ MAP = (".#...", ".#.#.", "...#G", "##.##", ".....")
 
 
 class MazeState(struct.PyTreeNode):
-    cell: jax.Array  # int32, number of the open cell; the goal has the last number
+    cell: jax.Array  # int32, number of the open cell; the goals have the last numbers
     turn: jax.Array  # int32
     bumped: jax.Array  # bool, walked into a wall
 
 
 @dataclass(frozen=True)
 class Maze:
-    """One seat walks through a maze to the goal, from a uniform open cell, within `turns` turns; each turn is a step.
+    """One seat walks through a maze to a goal, from a uniform open cell, within `turns` turns; each turn is a step.
 
-    `map` holds the rows from north to south: '.' is open, '#' wall, 'G' the goal. The seat is told the open ways, and
+    `map` holds the rows from north to south: '.' is open, '#' wall, 'G' a goal. The seat is told the open ways, and
     with `sees="place"` also its row and column. The map is not told: it is to be learnt. A step into a wall does not
-    move the seat. Components: `goal`, 1 on reaching the goal, which ends the game; `cost`, -cost for each step.
+    move the seat. Components: `goal`, 1 on reaching a goal, which ends the game; `cost`, -cost for each step.
+
+    In a maze of several goals all pay the same. The measure `reached` is the goal's number in the turn that reaches it,
+    from 1 in the order of reading. `reset` may be given (first, count): a game then starts in one of `count`
+    open cells from number `first` on, in the order of reading. The first cell follows the last one.
 
     Fully and partially observed mazes are tasks for language agents in LMRL Gym (https://arxiv.org/abs/2311.18232).
     Raises ValueError for turns < 1, a negative cost, and a `sees` other than place or walls. Raises it also for a map
-    that is no rectangle, has other signs, or has not one goal and another open cell. Every open cell needs a way to the
-    goal.
+    that is no rectangle, has other signs, no goal, or no other open cell. Every open cell needs a way to a goal.
     """
 
     map: tuple[str, ...] = MAP
@@ -69,14 +73,27 @@ class Maze:
         signs = "".join(self.map)
         if len({len(row) for row in self.map}) != 1 or set(signs) - set(".#G"):
             raise ValueError("A map has rows of one length, of the signs . # and G.")
-        if signs.count("G") != 1 or "." not in signs:
-            raise ValueError("A map needs one goal, G, and an open cell beside it.")
+        if "G" not in signs or "." not in signs:
+            raise ValueError("A map needs a goal, G, and an open cell beside it.")
         if (self.distance < 0).any():
-            raise ValueError("From every open cell of a map there must be a way to the goal.")
+            raise ValueError("From every open cell of a map there must be a way to a goal.")
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        return ("reached",) if self.goals > 1 else ()
+
+    @cached_property
+    def goals(self) -> int:
+        return "".join(self.map).count("G")
+
+    @cached_property
+    def starts(self) -> int:
+        """The number of open cells that are no goal."""
+        return len(self.cells) - self.goals
 
     @cached_property
     def cells(self) -> tuple[tuple[int, int], ...]:
-        """Row and column of each open cell, the goal's last."""
+        """Row and column of each open cell, the goals' last."""
         where = lambda sign: [(r, c) for r, row in enumerate(self.map) for c, x in enumerate(row) if x == sign]
         return (*where("."), *where("G"))
 
@@ -90,8 +107,8 @@ class Maze:
 
     @cached_property
     def distance(self) -> np.ndarray:
-        """int32 [cells]: fewest steps to the goal, -1 if there is no way."""
-        far = np.where(np.arange(len(self.cells)) == len(self.cells) - 1, 0, -1)
+        """int32 [cells]: fewest steps to a goal, -1 if there is no way."""
+        far = np.where(np.arange(len(self.cells)) >= self.starts, 0, -1)
         for steps in range(1, len(self.cells)):
             near = (far[self.after] == steps - 1).any(1)
             far = np.where((far < 0) & near, steps, far)
@@ -99,11 +116,14 @@ class Maze:
 
     @property
     def rules(self) -> Fields:
-        row, column = self.cells[-1]
+        places = [f"row {row + 1}, column {column + 1}" for row, column in self.cells[self.starts :]]
+        goal = (
+            f"The goal is in {places[0]}: to reach it" if self.goals == 1 else f"Goals are in {'; '.join(places)}: one"
+        )
         return (
             (
                 f"You are in a maze of {len(self.map)} rows and {len(self.map[0])} columns, counted from the north and "
-                f"from the west. The goal is in row {row + 1}, column {column + 1}: to reach it gets 1 point. Each "
+                f"from the west. {goal} gets 1 point. Each "
                 f"step costs {self.cost:g} points, also one into a wall, which does not move you. You have "
                 f"{self.turns} steps. Answer north, east, south or west.",
             ),
@@ -132,16 +152,24 @@ class Maze:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`correct` takes a shortest way, the first of equal ones."""
-        best = jnp.asarray(self.distance[self.after].argmin(1), jnp.int32)
-        return {"random": random_player(self.view), "correct": lambda state, seat, key: best[state.cell]}
+        """`correct` takes a shortest way, the first of equal ones; `shortest` takes any of them."""
+        left = self.distance[self.after]
+        best, equal = jnp.asarray(left.argmin(1), jnp.int32), jnp.asarray(left == left.min(1, keepdims=True))
+        return {
+            "random": random_player(self.view),
+            "correct": lambda state, seat, key: best[state.cell],
+            "shortest": lambda state, seat, key: uniform(key, equal[state.cell]),
+        }
 
-    def reset(self, key: jax.Array, group: jax.Array) -> tuple[MazeState, View]:
-        state = self._start(draw(key, len(self.cells) - 1))
+    def reset(
+        self, key: jax.Array, group: jax.Array, given: tuple[jax.Array, jax.Array] | None = None
+    ) -> tuple[MazeState, View]:
+        first, count = (0, self.starts) if given is None else given
+        state = self._start((first + draw(key, count)) % self.starts)
         return state, self.view(state)
 
     def initial_states(self) -> tuple[MazeState, np.ndarray]:
-        return all_deals(self._start, len(self.cells) - 1)
+        return all_deals(self._start, self.starts)
 
     def _start(self, cell: jax.Array) -> MazeState:
         return MazeState(cell, jnp.int32(0), jnp.bool_(False))
@@ -152,14 +180,18 @@ class Maze:
     def step(self, state: MazeState, action: jax.Array, key: jax.Array) -> tuple[MazeState, View, jax.Array]:
         cell = jnp.asarray(self.after)[state.cell, jnp.clip(action[0], 0, self.actions - 1)]
         after = MazeState(cell, state.turn + 1, cell == state.cell)
-        paid = [cell == len(self.cells) - 1, jnp.float32(-self.cost)]
-        return after, self.view(after), jnp.stack(paid).astype(jnp.float32)[None]
+        reached = jnp.maximum(cell - self.starts + 1, 0)
+        paid = [reached > 0, jnp.float32(-self.cost)]
+        view = self.view(after)
+        if self.goals > 1:
+            view = view.replace(measured=reached.astype(jnp.float32).reshape(1, 1))
+        return after, view, jnp.stack(paid).astype(jnp.float32)[None]
 
     def view(self, state: MazeState) -> View:
         open_ = jnp.asarray(self.after)[state.cell] != state.cell
         number = (open_ * 2 ** jnp.arange(len(WAYS))[::-1]).sum().astype(jnp.int32)
         place = [state.cell] if self.sees == "place" else []
-        ended = (state.cell == len(self.cells) - 1) | (state.turn >= self.turns)
+        ended = (state.cell >= self.starts) | (state.turn >= self.turns)
         return make_view(self, [state.bumped.astype(jnp.int32), number, *place], True, ended)
 
 

@@ -115,10 +115,11 @@ class Quiz:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`best` earns all points that can be earned, with one letter and the words asked for, if any are. `fitting`
-        says any letter with a number of words that the question takes; only a quiz with `words` has it."""
+        """`best` earns all points that can be earned, with one letter and the words asked for, if any are. `half_right`
+        does so in even questions, and says a letter that is five further on in odd ones. `fitting` says any letter with
+        a number of words that the question takes; only a quiz with `words` has it."""
         fitting = {"fitting": self._fitting} if self.words else {}
-        return {"random": random_player(self.view), "best": self._best, **fitting}
+        return {"random": random_player(self.view), "best": self._best, "half_right": self._half_right, **fitting}
 
     def right_answer(self, state: QuizState) -> str:
         """The letter that earns every point that any letter earns, with the words asked for, if any are."""
@@ -167,6 +168,11 @@ class Quiz:
     def _best(self, state: QuizState, seat: jax.Array, key: jax.Array) -> jax.Array:
         letter = state.question % self.answers
         return letter + self.answers * self._words_of(state.question) if self.words else letter
+
+    def _half_right(self, state: QuizState, seat: jax.Array, key: jax.Array) -> jax.Array:
+        best = self._best(state, seat, key)
+        other = best // self.answers * self.answers + (best + 5) % self.answers
+        return jnp.where(state.question % 2 == 0, best, other)
 
     def _fitting(self, state: QuizState, seat: jax.Array, key: jax.Array) -> jax.Array:
         return uniform(key, self.score_length(state.question, jnp.arange(self.actions) // self.answers))

@@ -1,8 +1,11 @@
 """The maze, against distances by Floyd and Warshall on its map, and what is told of walls."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxmarl_llm.environments.check import check_game
 from jaxmarl_llm.environments.solo.maze import MAP, Maze
 from jaxmarl_llm.evaluation.exact import solve
 from tests.support.team_plays import acted, deals_are_what_reset_draws, played, row, totals
@@ -43,6 +46,36 @@ def test_no_player_is_better_than_correct():
     assert solve.best_response_value(tree, solve.uniform(tree)) == pytest.approx([(0.8 + 0.9) / 2])
 
 
+FOUR = Maze(("G..G", ".##.", "G..G"), turns=4, cost=0.0)
+
+
+def test_several_goals():
+    """Each of the ways that are shortest is taken, ends at a goal, and the goal's number is measured."""
+    check_game(FOUR)
+    record, reached = played(FOUR, "shortest", games=400), set()
+    goals = [(0, 0), (0, 3), (2, 0), (2, 3)]
+    assert FOUR.cells[-4:] == tuple(goals)
+    assert (
+        "Goals are in row 1, column 1; row 1, column 4; row 3, column 1; row 3, column 4: one gets" in FOUR.rules[0][0]
+    )
+    for g in range(400):
+        start, said = FOUR.cells[record["state"].cell[0, g]], [way for _, way in acted(FOUR, record, g)]
+        assert len(said) == 1  # every cell has a goal beside it
+        row_step, column_step = {"north": (-1, 0), "east": (0, 1), "south": (1, 0), "west": (0, -1)}[said[0]]
+        number = goals.index((start[0] + row_step, start[1] + column_step)) + 1
+        assert record["measured"][:, g, 0, 0].tolist() == [number, 0, 0, 0]
+        assert record["reward"][0, g, 0].tolist() == [1, 0]
+        reached.add((start, number))
+    assert {number for start, number in reached if start == (1, 0)} == {1, 3}  # from here two goals are as near
+    assert deals_are_what_reset_draws(FOUR)
+
+
+def test_starts_that_are_given():
+    keys = jax.random.split(jax.random.key(0), 200)
+    cell = lambda *given: set(jax.vmap(lambda key: FOUR.reset(key, 0, *given)[0].cell)(keys).tolist())
+    assert cell() == {*range(6)} and cell((jnp.int32(4), jnp.int32(3))) == {4, 5, 0}
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
@@ -51,7 +84,7 @@ def test_no_player_is_better_than_correct():
         ({"sees": "all"}, "place or walls"),
         ({"map": (".G", ".")}, "one length"),
         ({"map": (".X", ".G")}, "signs"),
-        ({"map": ("..",)}, "one goal"),
+        ({"map": ("..",)}, "a goal"),
         ({"map": ("G#.",)}, "a way"),
     ],
 )

@@ -130,6 +130,18 @@ def fork(play: Transcript) -> np.ndarray:
     return np.array([[[0.0]]] * (len(play.turns) - 1) + [[[float("to the goal" in told[-1])]]])
 
 
+def bandit(play: Transcript) -> np.ndarray:
+    """The last pull's point is told to nobody."""
+    pulls, expected = number(r"and (\d+) pulls", play.rules[0]), []
+    for turn, after in zip(play.turns, later(play), strict=True):
+        assert turn.said[0] in ("A", "B", "C") and turn.told[0].endswith("Which arm?")
+        told = re.match(r"It paid (nothing|1 point)\. ", after[0]) if after[0] else None
+        paid = told.group(1) == "1 point" if told else turn.reward[0, 0] > 0
+        expected.append([[float(paid)]])
+    assert len(play.turns) == pulls and play.turns[0].told[0] == "Which arm?"
+    return np.array(expected)
+
+
 REFEREES = {
     "Rooms": rooms,
     "Wordle": wordle,
@@ -140,4 +152,5 @@ REFEREES = {
     "Farm": farm,
     "Letters": letters,
     "Fork": fork,
+    "Bandit": bandit,
 }

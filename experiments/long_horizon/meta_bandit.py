@@ -1,0 +1,136 @@
+"""Does a policy that is paid for points alone learn to explore? Bandits that recur, with memory and without.
+
+A game is a bandit of three arms and twelve pulls. Chances to pay are uniform and drawn with the game. Only points are
+paid, and policies begin at random. An act's advantage is its discounted return-to-go, normalised over the same pull of
+the group's 16 games, which have the same bandit.
+
+  all        one bandit a game, all earlier pulls in sight, discount 1
+  fresh      chances are drawn anew before each pull: nothing recurs
+  forgetful  only the result of the last pull is in sight, not the arm
+  greedy     as all, with discount 0: an act is paid for its own point alone
+
+  explores        share of pulls at an untried arm, of those after failures alone while some arm is untried. Uniform
+                  players have about 1/2; the exact Bayes player has 1
+  early coverage  distinct arms of the first four pulls
+  points, regret  points of a game; the Bayes player's expected points (no fresh chances) less these
+
+  python -m experiments meta_bandit --seeds 20
+
+Paper: Exploitation Is All You Need... for Exploration (Rentschler and Roberts) 2025, https://arxiv.org/abs/2508.01287.
+Only its abstract was read. Its gridworlds are not tested here.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.environments.around.forgetful import Forgetful
+from jaxmarl_llm.environments.solo.bandit import Bandit
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.studies.curves import last_mean
+from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Experience
+
+ARMS, PULLS, EARLY, EXPLORES, COVERAGE, POINTS, REGRET = 3, 12, 4, "explores", "early coverage", "points", "regret"
+GAME, FORGETFUL = Bandit(ARMS, PULLS), Forgetful(Bandit(ARMS, PULLS))
+Arrays = Callable[[jax.Array], jax.Array]
+
+
+def same(x: jax.Array) -> jax.Array:
+    return x
+
+
+def by_pull(
+    experience: Experience, hparams: Hparams, state: tuple, *, whole: Arrays = same, parts: Arrays = same
+) -> Advantages:
+    """The return-to-go of a pull, normalised over that pull in the group; `whole` and `parts` as in `Forgetful`."""
+    _, group, groups = experience.acts
+    reward, acted = whole(experience.episodes.reward[..., 0]), whole(experience.episodes.acted)
+    to_go = advantages.turn_wise(reward, acted, group, groups, returns="to_go", gamma=hparams["gamma"])
+    return Advantages(parts(to_go))
+
+
+def measure(episodes: Episodes, *, whole: Arrays = same) -> dict[str, jax.Array]:
+    """Points, distinct arms of the first pulls, and the share of untried arms after failures alone."""
+    arm, paid = whole(episodes.action)[..., 0], whole(episodes.reward[..., 0])[..., 0]
+    pulled = jax.nn.one_hot(arm, ARMS)
+    before = pulled.cumsum(1) - pulled
+    new = (before * pulled).sum(2) == 0
+    could = (paid.cumsum(1) == paid) & (before == 0).any(2) & (jnp.arange(arm.shape[1]) > 0)[None]
+    return {
+        POINTS: paid.sum(1).mean(),
+        COVERAGE: (before[:, EARLY] > 0).sum(1).mean(),
+        EXPLORES: (new & could).sum() / jnp.maximum(could.sum(), 1),
+    }
+
+
+@cache
+def best_points(arms: tuple[tuple[int, int], ...], left: int) -> float:
+    """Expected points of the Bayes player in `left` further pulls of arms with so many (points, failures)."""
+    values = [0.0]
+    for i, (points, failures) in enumerate(arms if left else ()):
+        after = lambda won, i=i, x=points, y=failures: tuple(
+            sorted((*arms[:i], (x + won, y + 1 - won), *arms[i + 1 :]))
+        )
+        chance = (points + 1) / (points + failures + 2)
+        values.append(chance * (1 + best_points(after(1), left - 1)) + (1 - chance) * best_points(after(0), left - 1))
+    return max(values)
+
+
+def regret(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    return best_points(((0, 0),) * ARMS, PULLS) - last_mean(curves, metric=POINTS)
+
+
+ALL = Recipe(
+    GAME,
+    seats=(("learner",),),
+    advantage=by_pull,
+    hparams={"learning_rate": 2e-3, "gamma": 1.0},
+    budget=1,
+    updates=150,
+    groups=8,
+    group_size=16,
+    measure=measure,
+    pretrained={"budget": 4},
+)
+VANISHES = 'abstract: "emergent exploration vanishes if either environmental structure or agent memory is absent"'
+SURVIVES = (
+    'abstract: "removing long-horizon credit assignment (Condition 3) does not always prevent emergent exploration"'
+)
+LEARNT = (
+    "A policy without memory cannot learn which arm pays; a policy with it that does no better has not learnt either."
+)
+STUDY = Study(
+    paper=Paper(
+        "Exploitation for exploration (Rentschler & Roberts)", "https://arxiv.org/abs/2508.01287", 2025, "abstract"
+    ),
+    question="Does a policy that is paid for points alone learn to explore?",
+    claim="With recurring bandits and memory a policy tries untried arms after failures; without either it does not.",
+    arms={
+        "all": ALL,
+        "fresh": replace(ALL, game=Bandit(ARMS, PULLS, fresh=True)),
+        "forgetful": replace(
+            ALL,
+            game=FORGETFUL,
+            seats=(FORGETFUL.line_up("learner"),),
+            advantage=partial(by_pull, whole=FORGETFUL.whole, parts=FORGETFUL.parts),
+            measure=partial(measure, whole=FORGETFUL.whole),
+        ),
+        "greedy": ALL.with_hparams(gamma=0.0),
+    },
+    method="all",
+    metrics=(EXPLORES, COVERAGE, POINTS, REGRET),
+    predictions=(
+        Higher(EXPLORES, "all", than="fresh", source="paper", where=VANISHES),
+        Higher(EXPLORES, "all", than="forgetful", source="paper", where=VANISHES),
+        Higher(EXPLORES, "greedy", than="fresh", source="paper", where=SURVIVES),
+        Lower(REGRET, "all", than="forgetful", by=0.3, source="theory", where=LEARNT, condition=True),
+    ),
+    derived={REGRET: regret},
+)
