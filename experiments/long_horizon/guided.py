@@ -104,7 +104,7 @@ ALONE = Recipe(
     warm_start_deal=random_advice,
     warm_start_updates=100,
     budget=1,
-    updates=100,
+    updates=80,
     groups=2 * PAIRS,
     group_size=MEMBERS,
     evaluate=partial(
@@ -133,6 +133,12 @@ STUDY = Study(
         Higher(SOLVED, "removed", than="alone", source="paper", where=RELEASE),
         AtMost(SOLVED, "alone", 0.1, source="theory", where=OURS, condition=True),
         AtLeast(GUIDED, "removed", 0.02, source="theory", where=OURS, condition=True),
-        Higher(SOLVED, "removed", than="kept", source="theory", where="With the hint in the row it is the hint that is read."),
+        Higher(
+            SOLVED,
+            "removed",
+            than="kept",
+            source="theory",
+            where="With the hint in the row it is the hint that is read.",
+        ),
     ),
 )

@@ -184,7 +184,7 @@ def _exchange(tokens: jax.Array, heard: jax.Array, phrases: np.ndarray, into: ja
     behind = lambda x, k: jnp.pad(x[:, : size - k], ((0, 0), (k, 0)))
     begins = jnp.broadcast_to(into[..., None] >= 0, (*tokens.shape, len(phrases)))
     for k, nth in enumerate(phrases.T):
-        begins &= (ahead(tokens, k)[..., None] == nth) & ahead(heard, k)[..., None]
+        begins &= (ahead(tokens, k)[..., None] == nth[None, None]) & ahead(heard, k)[..., None]
     start, chosen = begins.any(-1), jnp.asarray(phrases)[jnp.maximum(into, 0)]
     for k in range(phrases.shape[1]):
         tokens = jnp.where(behind(start, k), behind(chosen[..., k], k), tokens)

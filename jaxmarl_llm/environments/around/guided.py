@@ -52,7 +52,9 @@ class Guided(Around):
             known = ", ".join(self.game.scripts)
             raise ValueError(f"{type(self.game).__name__} has no script {self.script!r}: its scripts are {known}.")
         if len(self.game.grammars) != 1 or len(options_of(self.game.grammars[0])) != self.actions:
-            raise ValueError(f"A guide names one of the actions, and {type(self.game).__name__} asks for other answers.")
+            raise ValueError(
+                f"A guide names one of the actions, and {type(self.game).__name__} asks for other answers."
+            )
 
     @property
     def told(self) -> tuple[str, ...]:
