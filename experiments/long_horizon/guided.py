@@ -1,16 +1,15 @@
 """Does a guided second attempt rescue a task that plain reward cannot reach? Agent-RLVR on eight locks.
 
-One seat opens eight locks in a row within twelve turns and tries one of six keys per turn; two keys fit no lock. Only
-the last lock pays, and a random player opens all in one game of 6,000. Before each turn a guide speaks, or says that it
-is silent. All arms begin with a policy that has imitated a follower of random advice: it does as a guide says, and
-without advice it tries any key. Each question has eight first attempts; one that fails is followed by a second attempt
-in a dialogue of its own. A GRPO group is all attempts at a question that were made.
+One seat opens eight locks in a row within twelve turns and tries one of six keys per turn; two fit no lock. Only the
+last lock pays: a random player opens all in one game of 6,000. Before each turn a guide speaks, or says that it is
+silent. All arms begin with a policy that has imitated a follower of random advice; without advice it tries any key. A
+question has eight first attempts, and a second one, in a dialogue of its own, for each that fails. A GRPO group is all
+attempts at a question.
 
   alone     nobody is guided
   kept      in second attempts the guide names the key in the first four turns; trained in the words that were read
-  removed   the same, trained as if the guide had been silent: the row has the neutral phrase, and the probabilities
-            before the update are those of that row
-  weighted  as removed, with the ratio to the probabilities under the advice (Guide)
+  removed   the same, trained as if the guide had been silent throughout, also for the probabilities before the update
+  weighted  as removed, but the ratio is to the probabilities under the advice (Guide)
   always    first and second attempts are guided for four turns; trained in the words that were read
 
   solved          share of games without a guide that are solved, 256 of them after training
@@ -18,9 +17,9 @@ in a dialogue of its own. A GRPO group is all attempts at a question that were m
 
   python -m experiments guided --seeds 20
 
-Papers: Agent-RLVR (Da et al.) 2025, https://arxiv.org/abs/2506.11425; 72 billion parameters, 817 software tasks, plans
-and feedback on errors by a model. Whether its training rows keep the guidance we could not read. Guide (Nath et al.)
-2025, https://arxiv.org/abs/2506.13923, gives hints where all rollouts fail and corrects the ratio.
+Papers: Agent-RLVR (Da et al.) 2025, https://arxiv.org/abs/2506.11425, with 817 software tasks and a model's plans and
+feedback; we could not read whether its training rows keep the guidance. Guide (Nath et al.) 2025,
+https://arxiv.org/abs/2506.13923, gives hints where all rollouts fail and corrects the ratio.
 """
 
 from functools import partial
@@ -33,7 +32,7 @@ from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.methods.fresh_games import in_fresh_games
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.choices import select
-from jaxmarl_llm.rollout.trajectory import Episodes, exchange_told, phrase_tokens
+from jaxmarl_llm.rollout.trajectory import exchange_told, phrase_tokens
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
 from jaxmarl_llm.training import step
 from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe, component_returns
@@ -41,9 +40,8 @@ from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 from jaxmarl_llm.training.scoring import Part, Weights, score_policies
 from jaxmarl_llm.training.update import Learners
 
-LOCKS, TURNS, TOLD, PAIRS, MEMBERS = 8, 12, 4, 4, 8
-SOLVED, GUIDED = "solved", "solved guided"
-GAME = Guided(LockChain(LOCKS, TURNS, in_order=True, decoys=2))
+LOCKS, TURNS, TOLD, PAIRS, SOLVED, GUIDED = 8, 12, 4, 4, "solved", "solved guided"
+GAME, SILENCE = Guided(LockChain(LOCKS, TURNS, in_order=True, decoys=2)), Guidance(0, True, LOCKS)
 
 
 def random_advice(key: jax.Array) -> Guidance:
@@ -54,25 +52,18 @@ def guide(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array) -> 
     """Group 2q plays the first attempts at question q, group 2q + 1 the second ones. All chains are alike."""
     second = jnp.arange(2 * PAIRS) % 2 == 1
     told = select(hparams, "guide", nobody=second & False, second=second, both=second | True)
-    return Arranged(Guidance(jnp.where(told, TOLD, 0), jnp.ones(2 * PAIRS, bool), jnp.full(2 * PAIRS, LOCKS)))
-
-
-def attempts(episodes: Episodes) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(second attempt, made, solved), bool [B] each: a second attempt is made if its first one failed."""
-    solved = episodes.reward[..., 0].sum((1, 2)) > 0
-    first, _ = jnp.split(solved.reshape(PAIRS, 2, MEMBERS), 2, 1)
-    made = jnp.concatenate([jnp.ones_like(first), ~first], 1).ravel()
-    return episodes.group % 2 == 1, made, solved
+    return Arranged(Guidance(jnp.where(told, TOLD, 0), jnp.bool_(True), jnp.int32(LOCKS)))
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     episodes, (acted, group, _) = experience.episodes, experience.acts
-    second, made, solved = attempts(episodes)
-    retried = second & made
+    solved = episodes.reward[..., 0].sum((1, 2)) > 0
+    first = solved.reshape(PAIRS, 2, -1)[:, 0]
+    retried = jnp.stack([jnp.zeros_like(first), ~first], 1).ravel()  # member i tries again if member i failed
+    made = jnp.broadcast_to(((group % 2 == 0) | retried)[:, None, None], acted.shape)
     metrics = {GUIDED: (solved & retried).sum() / jnp.maximum(retried.sum(), 1)}
-    credit = advantages.grpo(episodes.reward[..., 0], acted & made[:, None, None], group // 2, PAIRS)
-    trained = jnp.broadcast_to(made[:, None, None], acted.shape)
-    return Advantages(credit, trained=trained, metrics=metrics)
+    credit = advantages.grpo(episodes.reward[..., 0], acted & made, group // 2, PAIRS)
+    return Advantages(credit, trained=made, metrics=metrics)
 
 
 def learn(
@@ -106,10 +97,8 @@ ALONE = Recipe(
     budget=1,
     updates=80,
     groups=2 * PAIRS,
-    group_size=MEMBERS,
-    evaluate=partial(
-        in_fresh_games, measure=partial(component_returns, **{SOLVED: 0}), deal=Guidance(0, True, LOCKS), games=256
-    ),
+    group_size=8,
+    evaluate=partial(in_fresh_games, measure=partial(component_returns, solved=0), deal=SILENCE),
     eval_every=10,
     pretrained={"budget": 4},
 )
@@ -132,7 +121,7 @@ STUDY = Study(
     predictions=(
         Higher(SOLVED, "removed", than="alone", source="paper", where=RELEASE),
         AtMost(SOLVED, "alone", 0.1, source="theory", where=OURS, condition=True),
-        AtLeast(GUIDED, "removed", 0.02, source="theory", where=OURS, condition=True),
+        AtLeast(GUIDED, "kept", 0.02, source="theory", where=OURS, condition=True),
         Higher(
             SOLVED,
             "removed",

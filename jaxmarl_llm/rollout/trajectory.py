@@ -154,7 +154,7 @@ def exchange_told(rows: Rows, phrases: np.ndarray, into: jax.Array) -> Rows:
     masks stay, so `Experience.score(rows=...)` has the log-probabilities of the same words after other texts. Phrases
     are found by their tokens: none of them may stand within another text. Sampled tokens are never written over.
 
-    Rows that share a prompt share what is told before turn 0, that of the first of them; `split_prompts` parts them.
+    Rows that share a prompt share what is told before turn 0: the number of the first of them.
     """
     share = len(rows.tokens) // len(rows.prompts.tokens)
     by_turn = jnp.asarray(into, jnp.int32)
@@ -168,13 +168,6 @@ def exchange_told(rows: Rows, phrases: np.ndarray, into: jax.Array) -> Rows:
         prompts=Prompts(_exchange(prompts, told, phrases, jnp.broadcast_to(first[:, None], told.shape)), length),
         tokens=_exchange(rows.tokens, heard, phrases, later),
     )
-
-
-def split_prompts(rows: Rows) -> Rows:
-    """The rows with a prompt for each of them."""
-    tokens, length, every = rows.prompts.tokens, rows.prompts.length, len(rows.tokens)
-    of_row = jnp.repeat(length, every // len(length), total_repeat_length=every)
-    return rows.replace(prompts=Prompts(tokens[rows.prompt], of_row), prompt=jnp.arange(every, dtype=jnp.int32))
 
 
 def _exchange(tokens: jax.Array, heard: jax.Array, phrases: np.ndarray, into: jax.Array) -> jax.Array:

@@ -14,7 +14,7 @@ from jaxmarl_llm.models import decoder
 from jaxmarl_llm.models.decoder import Prompts
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet, strings
-from jaxmarl_llm.rollout.trajectory import Rows, exchange_told, gather_sampled, phrase_tokens, split_prompts
+from jaxmarl_llm.rollout.trajectory import Rows, exchange_told, gather_sampled, phrase_tokens
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training.setup import tiny
 from tests.support.families import random as numbers
@@ -96,16 +96,6 @@ def test_sampled_tokens_stay_and_so_do_rows_of_a_turn_that_is_not_named():
     found = exchange_told(rows, np.array([[1, 2], [3, 4]]), jnp.asarray(into))
     np.testing.assert_array_equal(found.tokens, [[3, 4, 5, 1, 2, 1, 2], [1, 1, 2, 1, 2, 1, 2]])
     np.testing.assert_array_equal(found.prompts.tokens, [[3, 4, 0], [3, 4, 1]])
-
-
-def test_rows_with_prompts_of_their_own_are_told_apart_before_the_first_turn():
-    rows = played()[5].rows["x"]
-    apart = split_prompts(rows)
-    equal(apart, rows)
-    into = np.arange(GROUPS * MEMBERS)[:, None, None].repeat(5, 1) % len(PHRASES)
-    found = exchange(apart, jnp.asarray(into))
-    last = np.take_along_axis(np.asarray(found.prompts.tokens), np.asarray(found.prompts.length)[:, None] - 1, 1)
-    np.testing.assert_array_equal(last[:, 0], PHRASES[np.arange(GROUPS * MEMBERS) % len(PHRASES), 0])
 
 
 def test_texts_of_unlike_numbers_of_tokens_are_refused():
