@@ -1,8 +1,8 @@
 """Does treatment by token entropy beat DAPO? HAPO on answers of up to 16 tokens.
 
-The questions, the start and DAPO are those of `tricks_long`: a letter, up to 14 idle words, a stop; two epochs a batch.
-Let h be log entropy of a token's distribution less its median over the batch. Where positive it is divided by its
-largest value, where negative by that of -h, so that it lies in [-1, 1].
+Questions, start and DAPO are those of `tricks_long`: a letter, up to 14 idle words, a stop; two epochs a batch. Let h
+be a token's log entropy less the median of its batch. Where positive it is divided by its largest value, where negative
+by that of -h, so that it lies in [-1, 1].
 
   dapo         reward minus the group's mean over its deviation; clip 0.2 below, 0.28 above; mean over tokens
   temperature  tokens are sampled, and scored, at temperature 1 + 0.05 h, with the statistics of the batch before
@@ -10,8 +10,9 @@ largest value, where negative by that of -h, so that it lies in [-1, 1].
   weight       advantages times 1 + h: for h > 0 only where the ratio is outside (0.9, 1.14), else only inside
   bounds       0.2 (1 - h) below if h < 0, 0.28 (1 + h) above if h > 0
   all          HAPO: all four
-  released     all but the temperature: the release passes its statistics under a name that its engine does not read
-  high         dapo, on the tokens of the upper half of entropy alone (after DART-GUI)
+  released     all but the temperature: the release hands its statistics over under a name that its engine does not
+               read, so that its temperature probably never acts
+  high         dapo, on tokens with h > 0 alone (after DART-GUI)
   kept         dapo with an upper bound that keeps its gradient (AEPO)
 
   mean success  mean over all updates; `success` is that of the end
@@ -19,13 +20,13 @@ largest value, where negative by that of -h, so that it lies in [-1, 1].
 
   python -m experiments token_entropy --seeds 20
 
-Papers: HAPO, https://github.com/starriver030515/HAPO, 2025, whose release has clip 0.2 on both sides and a dual clip at
-10 for all. DART-GUI (2025, https://arxiv.org/abs/2509.23866, abstract) trains on steps of high entropy. AEPO (Dong et
-al.) 2025, https://arxiv.org/abs/2510.14545.
+Papers: HAPO (Liu et al.) 2025, https://arxiv.org/abs/2509.16591, with 0.2 on both sides. DART-GUI 2025,
+https://arxiv.org/abs/2509.23866 (abstract). AEPO (Dong et al.) 2025, https://arxiv.org/abs/2510.14545.
 """
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +52,7 @@ Statistics = dict[str, jax.Array]
 
 
 def begin(parts: Parts, key: jax.Array) -> Statistics:
-    """The median of log entropies and the largest deviations below and above it; at first h is nearly 0."""
+    """The median of log entropies, and the largest deviations below and above it: h is nearly 0."""
     return {"median": jnp.float32(0), "low": jnp.float32(1e6), "high": jnp.float32(1e6)}
 
 
@@ -87,11 +88,9 @@ def by_tokens(reward: jax.Array, where: jax.Array, group: jax.Array, groups: int
 def estimate_advantages(experience: Experience, hparams: Hparams, state: Statistics) -> Advantages:
     ((name, rows),), (acted, group, groups) = experience.rows.items(), experience.acts
     sampled, reward = experience.sampled[name], experience.episodes.total_reward
-    informative = first_informative(reward, acted, group, groups, kept=GROUPS)
-    where = sampled.mask & informative[rows.episode, 0]
+    where = sampled.mask & first_informative(reward, acted, group, groups, kept=GROUPS)[rows.episode, 0]
     entropy = experience.score(name).entropy
-    now = spread(entropy, sampled.mask)
-    h = relative(entropy, **now)
+    h = relative(entropy, **(now := spread(entropy, sampled.mask)))
     usual = jnp.where(where, advantages.grpo(reward, acted, group, groups)[rows.episode, 0], 0)
     of_tokens = by_tokens(reward.sum((1, 2))[rows.episode], where, group[rows.episode], groups)
     of_tokens = jnp.where(jnp.abs(of_tokens).max() >= 5, usual, of_tokens)
@@ -111,8 +110,8 @@ def arm_loss(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
     outside = (ratio < 1 - low / 2) | (ratio > 1 + high / 2)
     weight = jnp.where(outside == (h > 0), 1 + h, 1)
     advantage = batch.advantage * select(hparams, "weight", one=1.0, entropy=weight)
-    below = low * select(hparams, "bounds", fixed=1.0, entropy=1 - jnp.minimum(h, 0))
-    above = high * select(hparams, "bounds", fixed=1.0, entropy=1 + jnp.maximum(h, 0))
+    below = low * select(hparams, "bounds", one=1.0, entropy=1 - jnp.minimum(h, 0))
+    above = high * select(hparams, "bounds", one=1.0, entropy=1 + jnp.maximum(h, 0))
     given = scores.logp, batch.behaviour_logp, advantage, batch.mask
     clip = partial(losses.ppo_clip, *given, clip_low=below, clip_high=above, dual_clip=10.0)
     return select(hparams, "upper", cuts=clip(), keeps=clip(keep_gradient=True))
@@ -120,37 +119,30 @@ def arm_loss(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
 
 def heated_step(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> tuple:
     """The standard step with the arm's temperature, for sampling and for scores."""
-    weight = select(hparams, "temperature", one=0.0, entropy=HEAT)
-    shaped = replace(parts, shaping=Partial(heat, weight=weight, statistics=run.state))
-    return step.on_policy_step(shaped, run, hparams, key, number)
+    hook = Partial(heat, weight=select(hparams, "temperature", one=0.0, entropy=HEAT), statistics=run.state)
+    return step.on_policy_step(replace(parts, shaping=hook), run, hparams, key, number)
 
 
 BY = ("one", "entropy")
-DAPO = replace(
-    BASE,
-    advantage=estimate_advantages,
-    loss=arm_loss,
-    step=heated_step,
-    init_state=begin,
-    selection={},
-    choices={"temperature": BY, "weight": BY, "bounds": ("fixed", "entropy"), "scores": ("answers", "tokens")}
-    | {"tokens": ("all", "high"), "upper": ("cuts", "keeps")},
-)
+CHOICES = {"temperature": BY, "weight": BY, "bounds": BY, "scores": ("answers", "tokens")}
+CHOICES |= {"tokens": ("all", "high"), "upper": ("cuts", "keeps")}
+FIELDS: dict[str, Any] = {"advantage": estimate_advantages, "loss": arm_loss, "step": heated_step, "init_state": begin}
+DAPO = replace(BASE, choices=CHOICES, selection={}, **FIELDS)
 PARTS = {"scores": "tokens", "weight": "entropy", "bounds": "entropy"}
 RELEASED = DAPO.with_choice(**PARTS)
 ONE = {name: DAPO.with_choice(**{name: option}) for name, option in {"temperature": "entropy", **PARTS}.items()}
-README = "README: treatment of tokens by entropy outperforms DAPO at several sizes of models"
+ABSTRACT = 'abstract: "HAPO consistently outperforms DAPO across multiple model scales"'
 STUDY = Study(
-    paper=Paper("HAPO", "https://github.com/starriver030515/HAPO", 2025, checked="release"),
+    paper=Paper("HAPO (Liu et al.)", "https://arxiv.org/abs/2509.16591", 2025, checked="release"),
     question="Does treatment by token entropy beat DAPO?",
     claim="Temperature, scores, weights and bounds by token entropy together earn more than DAPO.",
     arms={"dapo": DAPO, **ONE, "all": RELEASED.with_choice(temperature="entropy"), "released": RELEASED}
     | {"high": DAPO.with_choice(tokens="high"), "kept": DAPO.with_choice(upper="keeps")},
     method="all",
     metrics=(MEAN, "success", RANGE, "clipped/learner", "entropy/learner"),
+    derived={MEAN: partial(mean_over_updates, metric="success")},
     predictions=(
-        Higher(MEAN, "all", than="dapo", source="paper", where=README),
+        Higher(MEAN, "all", than="dapo", source="paper", where=ABSTRACT),
         AtLeast(RANGE, "dapo", 0.1, source="theory", where="Tokens of like entropy are treated alike.", condition=True),
     ),
-    derived={MEAN: partial(mean_over_updates, metric="success")},
 )

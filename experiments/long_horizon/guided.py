@@ -104,30 +104,23 @@ ALONE = Recipe(
 )
 KEPT = ALONE.with_choice(guide="second")
 RELEASE = "abstract: 9.4% to 22.4% on SWE-Bench Verified with guided reattempts; plain reward is too sparse"
+READ = "With the advice in the row, reading it explains the right keys; without it only the locks do."
+PILOT = "seeds 102 to 104 after 50 of 80 updates: 0.82, 0.91, 0.92 against 0.00, 0.65, 0.02"
 OURS = "The level is ours: a task that plain reward solves needs no guide, and a guide that never leads there has none."
 STUDY = Study(
     paper=Paper("Agent-RLVR (Da et al.)", "https://arxiv.org/abs/2506.11425", 2025, checked="abstract"),
     question="Does a guided second attempt rescue a task that plain reward cannot reach?",
     claim="Trained on guided second attempts without the guide's words, a policy solves more on its own.",
-    arms={
-        "alone": ALONE,
-        "kept": KEPT,
-        "removed": KEPT.with_choice(row="removed"),
-        "weighted": KEPT.with_choice(row="weighted"),
-        "always": ALONE.with_choice(guide="both"),
-    },
+    arms={"alone": ALONE, "kept": KEPT}
+    | {name: KEPT.with_choice(row=name) for name in ("removed", "weighted")}
+    | {"always": ALONE.with_choice(guide="both")},
     method="removed",
     metrics=(SOLVED, GUIDED, "entropy/learner"),
     predictions=(
         Higher(SOLVED, "removed", than="alone", source="paper", where=RELEASE),
         AtMost(SOLVED, "alone", 0.1, source="theory", where=OURS, condition=True),
         AtLeast(GUIDED, "kept", 0.02, source="theory", where=OURS, condition=True),
-        Higher(
-            SOLVED,
-            "removed",
-            than="kept",
-            source="theory",
-            where="With the hint in the row it is the hint that is read.",
-        ),
+        Higher(SOLVED, "removed", than="kept", source="theory", where=READ),
+        Higher(SOLVED, "removed", than="weighted", source="pilot", where=PILOT),
     ),
 )
