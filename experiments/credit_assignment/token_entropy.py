@@ -1,8 +1,8 @@
 """Does treatment by token entropy beat DAPO? HAPO on answers of up to 16 tokens.
 
 Questions, start and DAPO are those of `tricks_long`: a letter, up to 14 idle words, a stop; two epochs a batch. Let h
-be a token's log entropy less the median of its batch. Where positive it is divided by its largest value, where negative
-by that of -h, so that it lies in [-1, 1].
+be a token's log entropy less the median of its batch. A positive h is divided by the largest h, a negative one by the
+largest -h, so that all lie in [-1, 1].
 
   dapo         reward minus the group's mean over its deviation; clip 0.2 below, 0.28 above; mean over tokens
   temperature  tokens are sampled, and scored, at temperature 1 + 0.05 h, with the statistics of the batch before

@@ -27,7 +27,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.around.guided import Guidance, Guided
+from jaxmarl_llm.environments.around.guide import Guidance, Guided
 from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.methods.fresh_games import in_fresh_games
 from jaxmarl_llm.rl import advantages
@@ -72,7 +72,7 @@ def learn(
     """The update on rows with the guide's words, or with its silence in their place."""
 
     def part_of(name: str, part: Part) -> Part:
-        phrases = phrase_tokens(parts.policy_sets[name].tokenizer, GAME.told)
+        phrases = phrase_tokens(parts.policy_sets[name].tokenizer, GAME.texts)
         silent = exchange_told(part.rows, phrases, jnp.int32(len(phrases) - 1))
         rows = select(hparams, "row", kept=part.rows, removed=silent, weighted=silent)
         again = score_policies(parts, learners.weights | frozen, name, silent, part.sampled)[0].logp

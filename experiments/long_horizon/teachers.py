@@ -50,7 +50,7 @@ def begin(parts: Parts, key: jax.Array) -> dict:
     flawless = replace(parts.recipe, warm_start=(("correct",),), warm_start_deal=lambda key: SILENCE)
     ((name, student),) = parts.policy_sets.items()
     (expert,) = imitate(flawless, student, (name,), jax.random.split(key, 1), key)
-    phrases = phrase_tokens(student.tokenizer, GAME.told)
+    phrases = phrase_tokens(student.tokenizer, GAME.texts)
     return {"expert": expert, "phrases": phrases, "tried": jnp.zeros((LOCKS, KEYS))}
 
 

@@ -55,9 +55,11 @@ class Sampling:
 PLAIN = Sampling()
 
 Shaping = Callable[[jax.Array], jax.Array]
-"""A hook on the distribution that sampler and scorer share: logits float32 [..., V] after mask and temperature -> the
-logits that the filters get, e.g. over temperatures of their own, or with others added. It is a pytree, an argument of
-the compiled program, and its numbers are scalars: `jax.tree_util.Partial(function, ...)`. Removed tokens stay so."""
+"""A hook on the distribution that sampler and scorer share: logits float32 [..., V] -> logits of the same shape.
+
+It acts after mask and temperature and before the filters, e.g. divides by temperatures of tokens, or adds values. It is
+a pytree, since it is an argument of the compiled program, and its numbers are scalars:
+`jax.tree_util.Partial(function, ...)`. Removed tokens stay removed."""
 
 
 def sampling_of(sampling: Sampling | tuple[Sampling, ...], policy: int) -> Sampling:

@@ -98,7 +98,7 @@ class Rollout:
     ) -> Trajectory:
         """A batch of whole games; arguments as in the class. Long because all turns are one loop with one carry."""
         if shaping is not None:
-            return self._shaped(shaping)(weights, key, deal, max_turns, branch)
+            return self._with_shaping(shaping)(weights, key, deal, max_turns, branch)
         environment, lineup = self.environment, self.lineup
         batch, turns = lineup.episodes, environment.turns
         group = jnp.repeat(jnp.arange(len(lineup.seats), dtype=jnp.int32), lineup.group_size)
@@ -183,7 +183,7 @@ class Rollout:
         used = {name: x.used.sum() / jnp.maximum(x.slots, 1) for name, x in live.items()}
         return Trajectory(episodes, rows, used, {name: x.truncated_message_tokens for name, x in live.items()})
 
-    def _shaped(self, shaping: Shaping) -> Rollout:
+    def _with_shaping(self, shaping: Shaping) -> Rollout:
         """The same rollout, whose policies draw from distributions with this hook."""
         shaped = copy.copy(self)
         shaped.layouts = {name: dataclasses.replace(layout, shaping=shaping) for name, layout in self.layouts.items()}

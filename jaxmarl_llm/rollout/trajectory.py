@@ -149,10 +149,10 @@ def phrase_tokens(tokenizer: Tokenizer, texts: Sequence[str]) -> np.ndarray:
 def exchange_told(rows: Rows, phrases: np.ndarray, into: jax.Array) -> Rows:
     """The rows as if a seat had been told another one of these phrases: a privileged one for a neutral one, or back.
 
-    Each of the `phrases` int32 [P, L] (`phrase_tokens`) that a seat was told before turn t is written over with phrase
+    The `phrases` are int32 [P, L], from `phrase_tokens`. Each that a seat was told before turn t becomes the phrase of
     number `into` int32 [B, T, A], or one number for all. A negative number leaves it. All other tokens, positions and
     masks stay, so `Experience.score(rows=...)` has the log-probabilities of the same words after other texts. Phrases
-    are found by their tokens: none of them may stand within another text. Sampled tokens are never written over.
+    are recognised by their tokens: none of them may stand within another text. Sampled tokens are never written over.
 
     Rows that share a prompt share what is told before turn 0: the number of the first of them.
     """

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.around.guided import Guidance, Guided
+from jaxmarl_llm.environments.around.guide import Guidance, Guided
 from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.models.decoder import Prompts
@@ -21,7 +21,7 @@ from tests.support.families import random as numbers
 
 GAME = Guided(LockChain(3, 5, in_order=True))
 TOKENIZER, KEY, GROUPS, MEMBERS = SymbolTokenizer(strings(GAME)), jax.random.key(1), 2, 3
-PHRASES = phrase_tokens(TOKENIZER, GAME.told)
+PHRASES = phrase_tokens(TOKENIZER, GAME.texts)
 SILENT = len(PHRASES) - 1
 exchange = jax.jit(lambda rows, into: exchange_told(rows, PHRASES, into))
 FIELDS = ("tokens", "length", "loss_mask", "turn", "grammar_state", "tokens_left")
@@ -100,4 +100,4 @@ def test_sampled_tokens_stay_and_so_do_rows_of_a_turn_that_is_not_named():
 
 def test_texts_of_unlike_numbers_of_tokens_are_refused():
     with pytest.raises(ValueError, match="equal numbers of tokens"):
-        phrase_tokens(TOKENIZER, (GAME.told[0], GAME.told[0] + GAME.told[1]))
+        phrase_tokens(TOKENIZER, (GAME.texts[0], GAME.texts[0] + GAME.texts[1]))

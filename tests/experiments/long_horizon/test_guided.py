@@ -22,7 +22,7 @@ def test_the_guide_speaks_where_the_arm_says():
         first = TOLD if name == "always" else 0
         assert np.asarray(deal.turns).tolist() == [first, second] * PAIRS
         assert differences(STUDY.arms["alone"], arm) <= {"selection"}
-    assert STUDY.arms["removed"].all_choices["row"] == "removed" and GAME.told[-1] == " The guide is silent."
+    assert STUDY.arms["removed"].all_choices["row"] == "removed" and GAME.texts[-1] == " The guide is silent."
 
 
 def test_attempts_of_a_question_are_compared_and_a_success_is_not_followed_by_another():

@@ -16,7 +16,7 @@ from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from tests.support.recipe_plays import differences
 
 TOKENIZER, EPISODES = SymbolTokenizer(strings(GAME)), 6
-PHRASES = phrase_tokens(TOKENIZER, GAME.told)
+PHRASES = phrase_tokens(TOKENIZER, GAME.texts)
 
 
 def test_a_skill_is_the_key_tried_most_often_and_a_lock_without_one_is_silent():

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.around.guided import Guidance, Guided
+from jaxmarl_llm.environments.around.guide import Guidance, Guided
 from jaxmarl_llm.environments.check import check_game
 from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.environments.teams.team_search import RouterSearch

@@ -36,8 +36,8 @@ class GuidedState(struct.PyTreeNode):
 class Guided(Around):
     """The same game; before each answer a seat hears a guide's advice, or that the guide is silent.
 
-    The advice is the answer of the script `script`, told in as many first turns as the deal says (`Guidance`); without
-    a deal the guide is silent. `told` holds the texts, the silent one last: all can stand for each other in a row
+    The advice is the answer of the script `script`. The deal says in how many first turns it is told (`Guidance`);
+    without a deal the guide is silent. `texts` holds its texts, the silent one last: all can stand for each other in a row
     (`trajectory.exchange_told`). The script `follower` gives the advised answer, or without advice a random one. A
     policy that imitates it where advice is random follows advice and knows nothing else.
 
@@ -57,14 +57,14 @@ class Guided(Around):
             )
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def texts(self) -> tuple[str, ...]:
         """The texts of the guide: one for each action, then silence."""
         options = options_of(self.game.grammars[0])
         return (*(f" A guide would answer {options[n]}." for n in range(self.actions)), " The guide is silent.")
 
     @property
     def observation(self) -> Fields:
-        return (*self.game.observation, self.told)
+        return (*self.game.observation, self.texts)
 
     @property
     def scripts(self) -> Mapping[str, Script]:
