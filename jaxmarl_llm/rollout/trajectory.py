@@ -146,7 +146,7 @@ def phrase_tokens(tokenizer: Tokenizer, texts: Sequence[str]) -> np.ndarray:
     return np.array(tokens, np.int32)
 
 
-def exchange_told(rows: Rows, phrases: np.ndarray, into: jax.Array) -> Rows:
+def exchange_told(rows: Rows, phrases: np.ndarray | jax.Array, into: jax.Array) -> Rows:
     """The rows as if a seat had been told another one of these phrases: a privileged one for a neutral one, or back.
 
     The `phrases` are int32 [P, L], from `phrase_tokens`. Each that a seat was told before turn t becomes the phrase of
@@ -170,7 +170,7 @@ def exchange_told(rows: Rows, phrases: np.ndarray, into: jax.Array) -> Rows:
     )
 
 
-def _exchange(tokens: jax.Array, heard: jax.Array, phrases: np.ndarray, into: jax.Array) -> jax.Array:
+def _exchange(tokens: jax.Array, heard: jax.Array, phrases: np.ndarray | jax.Array, into: jax.Array) -> jax.Array:
     """Tokens [R, S] with the phrases in `heard` [R, S] written over with the phrases `into` [R, S], by their start."""
     size = tokens.shape[1]
     ahead = lambda x, k: jnp.pad(x[:, k:], ((0, 0), (0, k)))

@@ -37,9 +37,9 @@ class Guided(Around):
     """The same game; before each answer a seat hears a guide's advice, or that the guide is silent.
 
     The advice is the answer of the script `script`. The deal says in how many first turns it is told (`Guidance`);
-    without a deal the guide is silent. `texts` holds its texts, the silent one last: all can stand for each other in a row
-    (`trajectory.exchange_told`). The script `follower` gives the advised answer, or without advice a random one. A
-    policy that imitates it where advice is random follows advice and knows nothing else.
+    without a deal the guide is silent. `texts` holds its texts, the silent one last, and all can stand for each other
+    in a row (`trajectory.exchange_told`). The script `follower` gives the advised answer, or without advice a random
+    one. A policy that imitates it where advice is random follows advice and knows nothing else.
 
     Raises ValueError for a script that the game lacks, and for a game of several grammars.
     """
