@@ -48,14 +48,14 @@ def test_a_temperature_and_added_logits_against_numpy():
 
 
 def test_a_temperature_of_one_changes_nothing():
-    """Logits bit for bit; log-probabilities up to the rounding of two programs, 1 unit of the last place."""
+    """Logits bit for bit; log-probabilities up to rounding: logits reach 15 here, and a sum may round otherwise."""
     logits = jnp.asarray(np.random.default_rng(1).normal(size=(64, 9)) * 5, jnp.float32)
     hook = Partial(cool, by=jnp.float32(0))
     np.testing.assert_array_equal(jax.jit(lambda hook: hook(logits))(hook), logits)
     plain, shaped = jax.jit(
         lambda hook: (policy.distribution(logits, None), policy.distribution(logits, None, shaping=hook))
     )(hook)
-    np.testing.assert_allclose(plain, shaped, rtol=3e-7)
+    np.testing.assert_allclose(plain, shaped, rtol=0, atol=4e-6)
 
 
 @pytest.mark.long
