@@ -28,7 +28,7 @@ from jaxmarl_llm.models.layers import in_order
 from jaxmarl_llm.models.lora import PolicyOf
 from jaxmarl_llm.rollout.dialogue import in_progress, place
 from jaxmarl_llm.rollout.layout import RowLayout
-from jaxmarl_llm.rollout.policy import PerRow, Sampling, allowed, distribution, entropy_of, sample
+from jaxmarl_llm.rollout.policy import PerRow, Sampling, Shaping, allowed, distribution, entropy_of, sample
 from jaxmarl_llm.rollout.team import PolicySet
 from jaxmarl_llm.text.grammar import TokenTables
 
@@ -111,10 +111,14 @@ def feed(
 
 
 def draw(
-    logits: jax.Array, mask: jax.Array | None, sampling: Sampling | PerRow, uniform: jax.Array
+    logits: jax.Array,
+    mask: jax.Array | None,
+    sampling: Sampling | PerRow,
+    uniform: jax.Array,
+    shaping: Shaping | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """(a token int32 [R], its log-probability float32 [R]), drawn from logits [R, V] at uniforms float32 [R]."""
-    logp = distribution(logits, mask, sampling)
+    logp = distribution(logits, mask, sampling, shaping=shaping)
     token = sample(logp, uniform)
     return token, jnp.take_along_axis(logp, token[:, None], 1)[:, 0]
 
@@ -294,7 +298,7 @@ def _draw_rows(
     def draw_packed(hidden, state, legal, left, uniform, settings):
         mask, several = _possible_tokens(layout, state, legal, left)
         logits = sharding.in_place(partial(decoder.logits, config, prepared), "lm_head")(hidden)
-        return *draw(sharding.rows(logits), mask, sampling._replace(**settings), uniform), several
+        return *draw(sharding.rows(logits), mask, sampling._replace(**settings), uniform, layout.shaping), several
 
     packed = packing.packing(config, speaking.astype(jnp.int32), 1)
     rows = jax.tree.map(packed.rows, (hidden, state, legal, left, uniform, jax.tree.map(jnp.asarray, settings)))
@@ -344,7 +348,8 @@ def next_entropy(layout: RowLayout, prepared: dict, rows: LiveRows, view: View) 
     legal, _, _, state, left, over = _start_utterance(layout, view)
     acting = (view.acting & in_progress(view)[:, None])[layout.episode, layout.seat]
     mask = allowed(layout.tables, state, legal, left) if layout.policy_set.masked else None
-    logp = distribution(decoder.logits(config, prepared, rows.hidden), mask, layout.sampling)
+    logits = decoder.logits(config, prepared, rows.hidden)
+    logp = distribution(logits, mask, layout.sampling, shaping=layout.shaping)
     return jnp.where(acting & ~over, entropy_of(logp), 0)
 
 

@@ -15,7 +15,7 @@ from jaxmarl_llm.environments.base import Environment, MessageFrom, phrases
 from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.models import packing
 from jaxmarl_llm.models.config import Remat
-from jaxmarl_llm.rollout.policy import PerRow, Scorer, per_row
+from jaxmarl_llm.rollout.policy import PerRow, Scorer, Shaping, per_row
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.text.grammar import UNREACHABLE, TokenTables, lift, utterances
 from jaxmarl_llm.text.relay import Relay
@@ -69,6 +69,7 @@ class RowLayout:
     chunk: int  # the most tokens that a row's cache is given at a time
     alternating_seats: int  # seats of the set in each group if one acts at a time and decodes alone; 1: all rows decode
     relays: dict[str, Relay | None]  # by speaking set: translates its messages; None where the tokens are the same
+    shaping: Shaping | None = None  # a hook on the distribution of these rows, traced
 
     @property
     def tokens(self) -> int:

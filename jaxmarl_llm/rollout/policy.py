@@ -1,8 +1,8 @@
 """The one definition of a policy's distribution, shared by the sampler and the loss; and the value heads of critics.
 
-The distribution is masked by the grammar, then filtered by temperature, top-k, top-p and min-p in the order of
-transformers. A log-softmax in float32 over the remaining tokens follows. Entropy, divergences and ratios refer to that
-distribution, also for the reference policy.
+The distribution is masked by the grammar, divided by the temperature, and shaped by a hook, if any (`Shaping`). Top-k,
+top-p and min-p filter it in the order of transformers. A log-softmax in float32 over the remaining tokens follows.
+Entropy, divergences and ratios refer to that distribution, also for the reference policy.
 Shapes: R rows, M sampled tokens of a row, V vocabulary, N actions, D width, P policies of a set.
 B episodes, T turns, A seats.
 """
@@ -53,6 +53,13 @@ class Sampling:
 
 
 PLAIN = Sampling()
+
+Shaping = Callable[[jax.Array], jax.Array]
+"""A hook on the distribution that sampler and scorer share: logits float32 [..., V] -> logits of the same shape.
+
+It acts after mask and temperature and before the filters, e.g. divides by temperatures of tokens, or adds values. It is
+a pytree, since it is an argument of the compiled program, and its numbers are scalars:
+`jax.tree_util.Partial(function, ...)`. Removed tokens stay removed."""
 
 
 def sampling_of(sampling: Sampling | tuple[Sampling, ...], policy: int) -> Sampling:
@@ -115,7 +122,11 @@ def allowed(tables: TokenTables, state: jax.Array, legal: jax.Array, left: jax.A
 
 
 def distribution(
-    logits: jax.Array, mask: jax.Array | None, sampling: Sampling | PerRow = PLAIN, keep: jax.Array | None = None
+    logits: jax.Array,
+    mask: jax.Array | None,
+    sampling: Sampling | PerRow = PLAIN,
+    keep: jax.Array | None = None,
+    shaping: Shaping | None = None,
 ) -> jax.Array:
     """Log-probabilities float32 [..., V] of logits [R, ..., V]; -1e30 for a removed token, of probability exactly 0.
 
@@ -133,6 +144,9 @@ def distribution(
     scaled = logits.astype(jnp.float32) / temperature
     if mask is not None:
         scaled = jnp.where(mask, scaled, NEVER)
+    if shaping is not None:
+        scaled = shaping(scaled)
+        scaled = scaled if mask is None else jnp.where(mask, scaled, NEVER)
     size, fixed = logits.shape[-1], jax.lax.stop_gradient(scaled)
     unused = lambda x, off: isinstance(x, int | float) and x == off
     by_rank, by_mass = not unused(top_k, 0), not unused(top_p, 1)
@@ -219,6 +233,7 @@ class Scorer:
     masked: bool = True
     remat: Remat = "none"
     chunk: int | None = None
+    shaping: Shaping | None = None  # as in the rollout that sampled the rows
 
     def __call__(
         self,
@@ -289,9 +304,8 @@ class Scorer:
         def positions(inputs):
             before, token, state, legal, left = inputs
             mask = allowed(self.tables, state, legal, left) if self.masked and self.tables is not None else None
-            return function(
-                distribution(decoder.logits(self.config, params, before), mask, settings, keep=token), token
-            )
+            logits = decoder.logits(self.config, params, before)
+            return function(distribution(logits, mask, settings, keep=token, shaping=self.shaping), token)
 
         inputs = (before, sampled.token, sampled.grammar_state, sampled.legal, sampled.tokens_left)
         width = sampled.token.shape[1]

@@ -7,6 +7,7 @@ Shapes: B episodes, A seats, T turns; of one policy set R rows, S tokens a row, 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
@@ -29,17 +30,20 @@ from jaxmarl_llm.rollout.branching import Branch, apply_branch, empty_branches
 from jaxmarl_llm.rollout.decode import RECORDED, LiveRows, adapter_of, blank_rows, prepare, speak, write
 from jaxmarl_llm.rollout.dialogue import RULES_ONLY, Piece, heard_pieces, in_progress, join, prompt_pieces
 from jaxmarl_llm.rollout.layout import Messages, RowLayout, row_layout, rows_of_seats
+from jaxmarl_llm.rollout.policy import Shaping
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Episodes, Rows, Trajectory
 
 
 class Rollout:
-    """Plays a batch of episodes: rollout(weights, key, deal, max_turns, branch) -> Trajectory. Pure: jit and vmap it.
+    """Plays a batch of episodes: rollout(weights, key, deal, max_turns, branch, shaping) -> Trajectory. Pure: jit and
+    vmap it.
 
         weights    {policy set: {"params": tree, "adapters": (adapter of policy 0, ...)}}, {} for a scripted set
         deal       a tree of leaves [groups, ...]; the entries of a group are the third argument of the game's `reset`
         max_turns  int32 [groups]: games are cut off after as many turns
         branch     a function that copies episodes during play, see `branching`
+        shaping    a hook on the distribution of all policies, see `policy.Shaping`
 
     `budget` is the largest number of tokens of an utterance, end token included: one for all grammars, or one for each.
     `message` is the largest number of tokens of a message to a seat with another tokenizer; the default is the
@@ -90,8 +94,11 @@ class Rollout:
         deal: Any = None,
         max_turns: jax.Array | None = None,
         branch: Branch | None = None,
+        shaping: Shaping | None = None,
     ) -> Trajectory:
         """A batch of whole games; arguments as in the class. Long because all turns are one loop with one carry."""
+        if shaping is not None:
+            return self._with_shaping(shaping)(weights, key, deal, max_turns, branch)
         environment, lineup = self.environment, self.lineup
         batch, turns = lineup.episodes, environment.turns
         group = jnp.repeat(jnp.arange(len(lineup.seats), dtype=jnp.int32), lineup.group_size)
@@ -175,6 +182,12 @@ class Rollout:
         }
         used = {name: x.used.sum() / jnp.maximum(x.slots, 1) for name, x in live.items()}
         return Trajectory(episodes, rows, used, {name: x.truncated_message_tokens for name, x in live.items()})
+
+    def _with_shaping(self, shaping: Shaping) -> Rollout:
+        """The same rollout, whose policies draw from distributions with this hook."""
+        shaped = copy.copy(self)
+        shaped.layouts = {name: dataclasses.replace(layout, shaping=shaping) for name, layout in self.layouts.items()}
+        return shaped
 
     @jax.named_scope(scopes.PROMPT)
     def _open(

@@ -6,13 +6,16 @@ Shapes: B episodes, T turns, A seats, N actions, C reward components; R rows, S 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from jaxmarl_llm.models.decoder import Prompts
+from jaxmarl_llm.text.tokenizers import Tokenizer
 
 
 class Branches(struct.PyTreeNode):
@@ -131,3 +134,51 @@ def last_of_turn(sampled: SampledTokens) -> jax.Array:
     """The last sampled token of each turn, bool [R, M]."""
     continues = sampled.mask[:, 1:] & (sampled.turn[:, 1:] == sampled.turn[:, :-1])
     return sampled.mask & ~jnp.pad(continues, ((0, 0), (0, 1)))
+
+
+def phrase_tokens(tokenizer: Tokenizer, texts: Sequence[str]) -> np.ndarray:
+    """The tokens int32 [P, L] of P texts that can stand for each other in a row. Raises ValueError for texts of unlike
+    numbers of tokens, after which other tokens of a row would move."""
+    tokens = [tokenizer.encode(text) for text in texts]
+    if len({len(ids) for ids in tokens}) != 1 or not tokens[0]:
+        counts = ", ".join(f"{text!r} has {len(ids)}" for text, ids in zip(texts, tokens, strict=True))
+        raise ValueError(f"Texts that are exchanged have equal numbers of tokens, and {counts}.")
+    return np.array(tokens, np.int32)
+
+
+def exchange_told(rows: Rows, phrases: np.ndarray | jax.Array, into: jax.Array) -> Rows:
+    """The rows as if a seat had been told another one of these phrases: a privileged one for a neutral one, or back.
+
+    The `phrases` are int32 [P, L], from `phrase_tokens`. Each that a seat was told before turn t becomes the phrase of
+    number `into` int32 [B, T, A], or one number for all. A negative number leaves it. All other tokens, positions and
+    masks stay, so `Experience.score(rows=...)` has the log-probabilities of the same words after other texts. Phrases
+    are recognised by their tokens: none of them may stand within another text. Sampled tokens are never written over.
+
+    Rows that share a prompt share what is told before turn 0: the number of the first of them.
+    """
+    share = len(rows.tokens) // len(rows.prompts.tokens)
+    by_turn = jnp.asarray(into, jnp.int32)
+    number = lambda episode, turn, seat: by_turn[episode, turn, seat] if by_turn.ndim else by_turn
+    first = jnp.broadcast_to(number(rows.episode[::share], 0, rows.seat[::share]), len(rows.prompts.tokens))
+    later = jnp.broadcast_to(number(rows.episode[:, None], rows.turn, rows.seat[:, None]), rows.turn.shape)
+    heard = (jnp.arange(rows.tokens.shape[1])[None] < rows.length[:, None]) & ~rows.loss_mask
+    prompts, length = rows.prompts.tokens, rows.prompts.length
+    told = jnp.arange(prompts.shape[1])[None] < length.reshape(len(prompts), -1).max(1, keepdims=True)
+    return rows.replace(
+        prompts=Prompts(_exchange(prompts, told, phrases, jnp.broadcast_to(first[:, None], told.shape)), length),
+        tokens=_exchange(rows.tokens, heard, phrases, later),
+    )
+
+
+def _exchange(tokens: jax.Array, heard: jax.Array, phrases: np.ndarray | jax.Array, into: jax.Array) -> jax.Array:
+    """Tokens [R, S] with the phrases in `heard` [R, S] written over with the phrases `into` [R, S], by their start."""
+    size = tokens.shape[1]
+    ahead = lambda x, k: jnp.pad(x[:, k:], ((0, 0), (0, k)))
+    behind = lambda x, k: jnp.pad(x[:, : size - k], ((0, 0), (k, 0)))
+    begins = jnp.broadcast_to(into[..., None] >= 0, (*tokens.shape, len(phrases)))
+    for k, nth in enumerate(phrases.T):
+        begins &= (ahead(tokens, k)[..., None] == nth[None, None]) & ahead(heard, k)[..., None]
+    start, chosen = begins.any(-1), jnp.asarray(phrases)[jnp.maximum(into, 0)]
+    for k in range(phrases.shape[1]):
+        tokens = jnp.where(behind(start, k), behind(chosen[..., k], k), tokens)
+    return tokens

@@ -27,7 +27,7 @@ from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rl import losses
 from jaxmarl_llm.rl.choices import Choices, Option, check_choices
 from jaxmarl_llm.rl.losses import Hparams
-from jaxmarl_llm.rollout.policy import PLAIN, Sampling, Scorer
+from jaxmarl_llm.rollout.policy import PLAIN, Sampling, Scorer, Shaping
 from jaxmarl_llm.rollout.team import PolicySet, strings
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
@@ -325,6 +325,9 @@ class Parts:
     rollout: Any  # a Rollout, or a PythonRollout for a game in plain Python
     optimiser: Optimiser
     ahead: bool = False  # the weights that play differ from the weights that learn
+    shaping: Shaping | None = None
+    """A hook on the distribution of all policies, traced, for sampling and scores alike: a step of the recipe's own
+    plays and learns with `replace(parts, shaping=...)`."""
 
     @property
     def learners(self) -> tuple[str, ...]:
@@ -347,7 +350,8 @@ class Parts:
 
     def scorer(self, policy_set: str) -> Scorer:
         """The scorer of a policy set's rows, for any weights of its model."""
-        return self.policy_sets[policy_set].scorer(self.rollout.layouts[policy_set].tables, self.recipe.remat)
+        scorer = self.policy_sets[policy_set].scorer(self.rollout.layouts[policy_set].tables, self.recipe.remat)
+        return scorer if self.shaping is None else dataclasses.replace(scorer, shaping=self.shaping)
 
     @property
     def prompts(self) -> int:

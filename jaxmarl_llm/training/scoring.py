@@ -87,8 +87,11 @@ def resample(
     log-probabilities.
 
     Utterances of one token are drawn in the rows themselves. For longer ones, rows and sampled tokens are those of
-    `utterances.split`, a row for each utterance. Raises ValueError for a filter on utterances of one token.
+    `utterances.split`, a row for each utterance. Raises ValueError for a filter on utterances of one token, and for a
+    hook on the distribution.
     """
+    if parts.shaping is not None:
+        raise ValueError("Utterances are drawn again from the policy's own distribution, without Parts.shaping.")
     layout, policy_set = parts.rollout.layouts[name], parts.policy_sets[name]
     params, joined, which = scoring_weights(parts, weights, name, rows)
     if layout.max_sampled > 1:

@@ -194,7 +194,9 @@ def rollout_weights(parts: Parts, weights: Weights) -> dict[str, dict]:
 
 def play(parts: Parts, weights: Weights, key: jax.Array, arranged: Arranged = ARRANGED) -> Trajectory:
     """Plays a batch of whole games in the recipe's line-ups; another key gives other games."""
-    return parts.rollout(rollout_weights(parts, weights), key, arranged.deal, arranged.turns, arranged.branch)
+    of_game = (arranged.deal, arranged.turns, arranged.branch)
+    shaped = () if parts.shaping is None else (parts.shaping,)
+    return parts.rollout(rollout_weights(parts, weights), key, *of_game, *shaped)
 
 
 # experience and advantages

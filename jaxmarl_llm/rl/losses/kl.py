@@ -16,6 +16,7 @@ def kl_penalty(
     where: jax.Array,
     *,
     kind: Literal["k1", "k2", "k3"] = "k2",
+    behaviour_logp: jax.Array | None = None,
     aggregate: Aggregate = mean_of,
 ) -> LossAndMetrics:
     """An estimate of KL(policy || reference) from the sampled tokens: d = reference_logp - logp of each token.
@@ -27,7 +28,10 @@ def kl_penalty(
         k2  the gradient of KL(policy || reference)
         k3  the gradient of KL(reference || policy), the other direction
 
-    The metric ``kl`` is k3 under every kind. Raises ValueError for another kind.
+    With ``behaviour_logp``, of the policy that sampled, each token weighs exp(logp - behaviour_logp), with a gradient.
+    Then k1 and k3 are unbiased for tokens of that policy, and have the gradient of KL(policy || reference).
+
+    The metric ``kl`` is k3 under every kind, without weights. Raises ValueError for another kind.
 
     Schulman, Approximating KL Divergence (2020), http://joschu.net/blog/kl-approx.html, names the three; their
     gradients follow by differentiation.
@@ -37,7 +41,11 @@ def kl_penalty(
         raise ValueError(f"There is no KL estimate {kind!r}: choose k1, k2 or k3.")
     d = constant(reference_logp, where) - keep(logp, where)
     k3 = bounded_exp(d) - d - 1
-    return aggregate({"k1": -d, "k2": d**2 / 2, "k3": k3}[kind], where), {"kl": mean_of(k3, where)}
+    estimate = {"k1": -d, "k2": d**2 / 2, "k3": k3}[kind]
+    if behaviour_logp is not None:
+        check_shapes("where behaviour_logp [...]", where, behaviour_logp)
+        estimate = estimate * bounded_exp(keep(logp, where) - constant(behaviour_logp, where))
+    return aggregate(estimate, where), {"kl": mean_of(k3, where)}
 
 
 def kl_exact(

@@ -94,13 +94,18 @@ def ppo_clip(
     clip_low: Number = 0.2,
     clip_high: Number = 0.2,
     dual_clip: Number | None = None,
+    keep_gradient: bool = False,
     level: Level = token_ratio,
     aggregate: Aggregate = mean_of,
 ) -> LossAndMetrics:
     """The clipped surrogate of PPO with separate bounds, and optionally a dual clip for negative advantages.
 
-    With r = exp(logp - behaviour_logp): -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A). Given ``dual_clip`` c > 1,
-    the loss is at most -c A where A < 0. It bounds the loss of a token whose probability has grown much.
+    With r = exp(logp - behaviour_logp): -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A). Bounds may be arrays of the
+    shape of r. Given ``dual_clip`` c > 1, the loss is at most -c A where A < 0. It bounds the loss of a token whose
+    probability has grown much.
+
+    With ``keep_gradient`` the upper bound is (1 + clip_high) r / r, with the second r a constant: it holds the value
+    and keeps the gradient. For A > 0 the gradient is then -A min(r, 1 + clip_high) grad logp, as in CISPO.
 
     ``level`` replaces r by the ratio of the token's turn or sequence, clipped as a whole and differentiated through all
     its tokens. With ``sequence_ratio``, ``mean_per_row`` and one advantage a row this is GSPO: its gradient is the mean
@@ -112,6 +117,8 @@ def ppo_clip(
     Schulman et al., Proximal Policy Optimization Algorithms (2017), https://arxiv.org/abs/1707.06347.
     Ye et al., Mastering Complex Control in MOBA Games with Deep Reinforcement Learning (2019, dual clip),
     https://arxiv.org/abs/1912.09729.
+    Dong et al., Agentic Entropy-Balanced Policy Optimization (2025, the kept gradient),
+    https://arxiv.org/abs/2510.14545.
     Zheng et al., Group Sequence Policy Optimization (2025, GSPO), https://arxiv.org/abs/2507.18071.
     Textbook formulas; GSPO's as TRL computes it.
     """
@@ -119,9 +126,15 @@ def ppo_clip(
     advantage = constant(advantage, where)
     log_ratio = keep(logp, where) - constant(behaviour_logp, where)
     ratio = bounded_exp(level(log_ratio, where))
-    bounded = jnp.clip(ratio, 1 - clip_low, 1 + clip_high) * advantage
+    inside = jnp.clip(ratio, 1 - clip_low, 1 + clip_high)
+    if keep_gradient:
+        through = jax.lax.stop_gradient(inside / ratio) * ratio
+        inside = jnp.where(ratio > 1 + clip_high, through, inside)
+    bounded = inside * advantage
     surrogate = jnp.minimum(ratio * advantage, bounded)
     clipped = ratio * advantage > bounded
+    if keep_gradient:
+        clipped &= ratio <= 1 + clip_high
     if dual_clip is not None:
         floor = dual_clip * advantage
         clipped |= (advantage < 0) & (surrogate < floor)

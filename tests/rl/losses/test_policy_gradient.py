@@ -42,6 +42,27 @@ def test_on_policy_ppo_has_ratio_one_and_the_policy_gradient(name: str):
     np.testing.assert_allclose(gradient, np.where(g.where, -adv, 0) / np.asarray(g.where).sum(), rtol=1e-5)
 
 
+def test_an_upper_bound_that_keeps_its_gradient_is_cispo_for_gains_and_ppo_for_losses():
+    """The value is that of PPO. The gradient is CISPO's where A > 0, and PPO's where A < 0 or no upper bound binds."""
+    g = arrays(13)
+    given = lambda x: (x, g.old, g.adv, g.where)
+    kept = lambda x, **k: losses.ppo_clip(*given(x), keep_gradient=True, **k)
+    plain = lambda x, **k: losses.ppo_clip(*given(x), **k)
+    cispo = lambda x: losses.truncated_policy_gradient(*given(x), cap=1.2)
+    derive = lambda loss: jax.jit(lambda x: jax.grad(lambda x: loss(x)[0].sum)(x))(g.logp)
+    (mine, metrics), (ppos, _) = jax.jit(lambda x: (kept(x), plain(x)))(g.logp)
+    np.testing.assert_allclose(mine.sum, ppos.sum, rtol=1e-6)
+    found, cut, truncated = derive(kept), derive(plain), derive(cispo)
+    gains = np.asarray(g.adv > 0)
+    np.testing.assert_allclose(found, np.where(gains, truncated, cut), rtol=1e-5, atol=1e-6)
+    above = np.asarray((jnp.exp(g.logp - g.old) > 1.2) & g.where) & gains
+    assert above.sum() >= 3 and (np.asarray(found)[above] != 0).all() and (np.asarray(cut)[above] == 0).all()
+    below = np.asarray((jnp.exp(g.logp - g.old) < 0.8) & g.where) & ~gains
+    np.testing.assert_allclose(metrics["clipped"].value, below.sum() / np.asarray(g.where).sum(), rtol=1e-6)
+    endless = {"clip_high": 1e9, "dual_clip": 3.0}
+    np.testing.assert_allclose(derive(partial(kept, **endless)), derive(partial(plain, **endless)), rtol=1e-6)
+
+
 @pytest.mark.parametrize("adv", [-1.0, 1.0])
 @pytest.mark.parametrize("level", [losses.token_ratio, partial(losses.sequence_ratio, product=True)])
 def test_a_ratio_that_overflows_has_a_finite_loss_and_gradient(adv: float, level: losses.Level):

@@ -58,6 +58,28 @@ def test_gradients_of_the_kl_losses_over_all_tokens_of_a_small_vocabulary(
         np.testing.assert_allclose(as_loss(logits), kl(jax.nn.log_softmax(logits), reference), rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["k1", "k3"])
+def test_weighted_by_the_ratio_to_the_sampler_an_estimate_is_unbiased_off_policy_and_has_the_gradient_of_the_divergence(
+    kind: Literal["k1", "k3"],
+):
+    """The expectation is over the sampler's tokens, exactly, on policy and off policy."""
+    generator = np.random.default_rng(12)
+    logits, reference = jnp.asarray(generator.normal(size=5)), jax.nn.log_softmax(generator.normal(size=5))
+    kl = lambda x: (jnp.exp(jax.nn.log_softmax(x)) * (jax.nn.log_softmax(x) - reference)).sum()
+    right = jax.jit(jax.value_and_grad(kl))(logits)
+
+    def as_loss(logits, sampler):
+        logp, one = jax.nn.log_softmax(logits), jnp.array(True)
+        each = [losses.kl_penalty(logp[n], reference[n], one, kind=kind, behaviour_logp=sampler[n]) for n in range(5)]
+        return (jnp.exp(sampler) * jnp.stack([loss.sum for loss, _ in each])).sum()
+
+    found = jax.jit(jax.value_and_grad(as_loss))
+    for sampler in (jax.nn.log_softmax(logits), jax.nn.log_softmax(generator.normal(size=5))):
+        value, gradient = found(logits, sampler)
+        np.testing.assert_allclose(value, right[0], rtol=1e-5)
+        np.testing.assert_allclose(gradient, right[1], atol=1e-6)
+
+
 def test_an_unknown_kl_estimate_is_refused():
     with pytest.raises(ValueError, match="k1, k2 or k3"):
         losses.kl_penalty(jnp.zeros(1), jnp.zeros(1), jnp.ones(1, bool), kind="k4")  # type: ignore[arg-type]
