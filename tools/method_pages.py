@@ -25,6 +25,7 @@ STUDIES = "experiments"
 QUESTIONS = {  # page: (title, question)
     "credit_assignment": ("Credit assignment", "Which act earned the reward, and how noisy is the answer?"),
     "long_horizon": ("Long horizon", "How does a policy learn a task of many turns with a late reward?"),
+    "exploration": ("Exploration", "Where do episodes part, which attempts are kept, and who teaches a policy?"),
     "rewards": ("Rewards", "What should be paid, who judges, and when is the judge gamed?"),
     "self_play": ("Self-play", "Which opponents and which games teach a policy?"),
     "social": ("Social", "When do learners with interests of their own cooperate?"),

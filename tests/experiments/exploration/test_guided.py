@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.long_horizon.guided import GAME, PAIRS, STUDY, TOLD, estimate_advantages
+from experiments.exploration.guided import GAME, PAIRS, STUDY, TOLD, estimate_advantages
 from jaxmarl_llm.training.trainer import Trainer
 from tests.support.recipe_plays import differences
 

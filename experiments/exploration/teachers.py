@@ -28,7 +28,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.long_horizon.guided import ALONE, LOCKS, SILENCE, SOLVED, TURNS
+from experiments.exploration.guided import ALONE, LOCKS, SILENCE, SOLVED, TURNS
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.long_horizon.guided import LOCKS, TURNS
-from experiments.long_horizon.teachers import GAME, KEYS, STUDY, advise, estimate_advantages
+from experiments.exploration.guided import LOCKS, TURNS
+from experiments.exploration.teachers import GAME, KEYS, STUDY, advise, estimate_advantages
 from jaxmarl_llm.rl.losses import Scores
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet, strings

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.credit_assignment.token_entropy import (
+from experiments.exploration.token_entropy import (
     HEAT,
     PARTS,
     STUDY,

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.long_horizon.sets import BRANCH, MAZE, OTHERS, PASSAGE, PPO, STUDY, VINES, WINDOW, score_sets, several
-from experiments.long_horizon.sets import vines as arranged
+from experiments.exploration.sets import BRANCH, MAZE, OTHERS, PASSAGE, PPO, STUDY, VINES, WINDOW, score_sets, several
+from experiments.exploration.sets import vines as arranged
 from jaxmarl_llm.rl import returns
 from jaxmarl_llm.rollout.branching import BranchState
 from jaxmarl_llm.rollout.trajectory import Branches

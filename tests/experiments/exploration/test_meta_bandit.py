@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.long_horizon.meta_bandit import ALL, EARLY, FORGETFUL, PULLS, STUDY, best_points, measure
+from experiments.exploration.meta_bandit import ALL, EARLY, FORGETFUL, PULLS, STUDY, best_points, measure
 from tests.support.recipe_plays import credited, differences, games
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.long_horizon.retry import ATTEMPTS, FIVE, STUDY, arm_loss, attempts, judge, shape
+from experiments.exploration.retry import ATTEMPTS, FIVE, STUDY, arm_loss, attempts, judge, shape
 from jaxmarl_llm.rl.losses import Batch, Scores
 from tests.support.recipe_plays import credited, differences, games
 
