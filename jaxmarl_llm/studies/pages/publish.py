@@ -37,12 +37,15 @@ class Options:
     """Why the former table is replaced, in a sentence."""
     into: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="")] = None
     """The folder of the package in another checkout, whose results are written. Default: this one's."""
+    name: str = ""
+    """The folder of a run that judges no prediction. Default: STUDY-MODEL."""
 
 
 def publish(package: str, options: Options, console: Console) -> None:
     """Copies results.json of each run, and adds the former table to the history.
 
-    Raises ValueError, before it writes, for a run with predictions that is not the frozen table of its study.
+    Raises ValueError, before it writes, for a run with predictions that is not the frozen table of its study or is
+    given a name, for a name that is not its study's, and for a name of several runs.
     """
     home = (options.into or catalogue.home(package)) / "results"
     loaded = {run: load(run / "results.json") for run in options.runs}
@@ -50,13 +53,15 @@ def publish(package: str, options: Options, console: Console) -> None:
         name = results["study"]
         if "sweep" in results:
             raise ValueError(f"{run} is a sweep, from which a setting is chosen: no result.")
+        if options.name and (results["predictions"] or len(loaded) > 1 or not options.name.startswith(f"{name}-")):
+            raise ValueError(f"--name is of one run that judges no prediction, and begins with its study: {name}-…")
         if results["predictions"]:
             kept = frozen.read(package, name)
             if results.get("frozen", {}).get("digest") != kept["digest"] or results["seeds"] != kept["seeds"]:
                 raise ValueError(f"{run} is not the frozen table of {name}: run `python -m {package} {name} --frozen`.")
     for run, results in loaded.items():
         judged = bool(results["predictions"])
-        folder = home / (results["study"] if judged else f"{results['study']}-{results['model']}")
+        folder = home / (results["study"] if judged else options.name or f"{results['study']}-{results['model']}")
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "results.json"
         if file.exists() and run_of(former := load(file)) != run_of(results):
