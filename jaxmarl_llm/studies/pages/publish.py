@@ -44,8 +44,8 @@ class Options:
 def publish(package: str, options: Options, console: Console) -> None:
     """Copies results.json of each run, and adds the former table to the history.
 
-    Raises ValueError, before it writes, for a run with predictions that is not the frozen table of its study or is
-    given a name, for a name that is not its study's, and for a name of several runs.
+    Raises ValueError, before it writes, for a run with predictions that is not the frozen table of its study. Raises it
+    also for a name of such a run or of several runs, or one that does not begin with the study's.
     """
     home = (options.into or catalogue.home(package)) / "results"
     loaded = {run: load(run / "results.json") for run in options.runs}
