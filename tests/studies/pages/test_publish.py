@@ -44,11 +44,20 @@ def test_a_run_that_judges_nothing_is_published_under_a_name(tmp_path):
         (tmp_path / name).mkdir()
         shutil.copy(results / name / "results.json", tmp_path / name)
     one, judged, into = tmp_path / "small_model-kuhn", tmp_path / "mars", tmp_path / "package"
-    for runs, name in (((one,), "kuhn"), ((one, judged), "small_model-kuhn"), ((judged,), "mars-again")):
+    wrong = [((one,), "kuhn"), ((one, judged), "small_model-kuhn"), ((one, one), "small_model-kuhn")]
+    wrong += [((judged,), "mars-again"), ((one,), "small_model-x/../mars"), ((one,), "small_model-")]
+    for runs, name in wrong:
         with pytest.raises(ValueError, match="--name is of one run"):
             publish("experiments", Options(runs, "a test", into, name), console)
+    for runs, why in (((), "a test"), ((one,), " ")):
+        with pytest.raises(ValueError, match="Name at least one"):
+            publish("experiments", Options(runs, why, into), console)
     assert not into.exists()
     publish("experiments", Options((one,), "a test", into, "small_model-kuhn"), console)
+    shutil.copy(results / "small_model-commons/results.json", one)
+    with pytest.raises(ValueError, match="holds a table of kuhn"):
+        publish("experiments", Options((one,), "a test", into, "small_model-kuhn"), console)
+    shutil.copy(results / "small_model-kuhn/results.json", one)
     publish("experiments", Options((one,), "a test", into), console)
     published = {file.parent.name for file in into.rglob("results.json")}
     assert published == {"small_model-kuhn", "small_model-smollm2"}
