@@ -171,6 +171,7 @@ def lines(entries: list[dict[str, Any]]) -> list[str]:
     """Markdown of the entries, the latest first: why each table was replaced, and its verdicts."""
     told = []
     for entry in reversed(entries):
-        told.append(f"**{entry['run']}** ({entry['rule']}). Why it was replaced: {entry['why']}")
+        rule = f" ({entry['rule']})" * bool(entry["verdicts"])
+        told.append(f"**{entry['run']}**{rule}. Why it was replaced: {entry['why']}")
         told.append("\n".join(f"- {x['prediction']}: {x['outcome']}, {x['told']}." for x in entry["verdicts"]))
     return [x for x in told if x]

@@ -53,13 +53,16 @@ def collection(files: Sequence[Path]) -> str:
     """The Markdown page of a study whose results.json `files` lie in folders of other names, e.g. one for each arm: a
     table of all arms."""
     loaded = [load(file) for file in files]
-    rows: list[Sequence[Any]] = []
-    for file, results in zip(files, loaded, strict=True):
-        head, *lines = arms(results, counts_of(results, read_about(file.parent)))
-        rows = rows or [(*head, "model", "seeds", "updates", "time")]
+    read = [*zip(files, loaded, strict=True)]
+    tables = [arms(results, counts_of(results, read_about(file.parent))) for file, results in read]
+    metrics = list(dict.fromkeys(metric for head, *_ in tables for metric in head[1:]))
+    rows: list[Sequence[Any]] = [(tables[0][0][0], *metrics, "model", "seeds", "updates", "time")]
+    for (file, results), (head, *lines) in zip(read, tables, strict=True):
         size = results["model"], len(results["seeds"]), results["updates"], duration(results["seconds"])
         link = f"](../{file.parent.name}/README.md)"
-        rows += [(f"[{arm}{link}", *cells, *size) for arm, *cells in lines]
+        for arm, *cells in lines:
+            measured = dict(zip(head[1:], cells, strict=True))
+            rows.append((f"[{arm}{link}", *(measured.get(metric, "") for metric in metrics), *size))
     about = loaded[0]
     parts = (
         f"# {about['study']}",

@@ -10,6 +10,7 @@ model's first seed; the rest stays in its directory.
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,26 +38,33 @@ class Options:
     """Why the former table is replaced, in a sentence."""
     into: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="")] = None
     """The folder of the package in another checkout, whose results are written. Default: this one's."""
+    name: str = ""
+    """The folder of a run that judges no prediction. Default: STUDY-MODEL."""
 
 
 def publish(package: str, options: Options, console: Console) -> None:
     """Copies results.json of each run, and adds the former table to the history.
 
-    Raises ValueError, before it writes, for a run with predictions that is not the frozen table of its study.
+    Raises ValueError, before it writes, for a run with predictions that is not the frozen table of its study, and where
+    `check_name` raises it. Raises it also without a run or a reason.
     """
+    if not options.runs or not options.why.strip():
+        raise ValueError("Name at least one directory of a finished run, and say why in a sentence.")
     home = (options.into or catalogue.home(package)) / "results"
     loaded = {run: load(run / "results.json") for run in options.runs}
     for run, results in loaded.items():
         name = results["study"]
         if "sweep" in results:
             raise ValueError(f"{run} is a sweep, from which a setting is chosen: no result.")
+        if options.name:
+            check_name(options, results, home)
         if results["predictions"]:
             kept = frozen.read(package, name)
             if results.get("frozen", {}).get("digest") != kept["digest"] or results["seeds"] != kept["seeds"]:
                 raise ValueError(f"{run} is not the frozen table of {name}: run `python -m {package} {name} --frozen`.")
     for run, results in loaded.items():
         judged = bool(results["predictions"])
-        folder = home / (results["study"] if judged else f"{results['study']}-{results['model']}")
+        folder = home / (results["study"] if judged else options.name or f"{results['study']}-{results['model']}")
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "results.json"
         if file.exists() and run_of(former := load(file)) != run_of(results):
@@ -67,6 +75,18 @@ def publish(package: str, options: Options, console: Console) -> None:
         console.print(
             f"{escape(str(folder))}: {run_of(results)}. Write what was found into about.toml.", soft_wrap=True
         )
+
+
+def check_name(options: Options, results: Mapping[str, Any], home: Path) -> None:
+    """Raises ValueError unless `--name` is a folder for one run that judges nothing, and has no table of other arms."""
+    single = len(options.runs) == 1 and not results["predictions"]
+    if not single or not re.fullmatch(rf"{re.escape(results['study'])}-\w[\w.-]*", options.name):
+        raise ValueError(
+            f"--name is of one run that judges no prediction: {results['study']}- with letters, digits, . _ or -."
+        )
+    file = home / options.name / "results.json"
+    if file.exists() and (former := load(file)["arms"].keys()) != results["arms"].keys():
+        raise ValueError(f"{options.name} holds a table of {', '.join(former)}: choose another --name.")
 
 
 def copy_games(run: Path, folder: Path, results: Mapping[str, Any]) -> None:

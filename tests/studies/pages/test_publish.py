@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+
+import pytest
+from rich.console import Console
+
+from jaxmarl_llm.studies import catalogue
 from jaxmarl_llm.studies.pages.page import links
-from jaxmarl_llm.studies.pages.publish import copy_games
+from jaxmarl_llm.studies.pages.publish import Options, copy_games, publish
 from jaxmarl_llm.view import page
 
 RESULTS = {"arms": {"ours": {}, "base": {}}, "seeds": [7, 8]}
@@ -30,3 +36,28 @@ def test_a_run_without_games_leaves_none(tmp_path):
     (tmp_path / page.GAMES).write_text("of a former run")
     copy_games(tmp_path, tmp_path, RESULTS)
     assert not any(tmp_path.iterdir()) and "Games" not in links({}, tmp_path)
+
+
+def test_a_run_that_judges_nothing_is_published_under_a_name(tmp_path):
+    results, console = catalogue.home("experiments") / "results", Console(quiet=True)
+    for name in ("small_model-kuhn", "mars"):
+        (tmp_path / name).mkdir()
+        shutil.copy(results / name / "results.json", tmp_path / name)
+    one, judged, into = tmp_path / "small_model-kuhn", tmp_path / "mars", tmp_path / "package"
+    wrong = [((one,), "kuhn"), ((one, judged), "small_model-kuhn"), ((one, one), "small_model-kuhn")]
+    wrong += [((judged,), "mars-again"), ((one,), "small_model-x/../mars"), ((one,), "small_model-")]
+    for runs, name in wrong:
+        with pytest.raises(ValueError, match="--name is of one run"):
+            publish("experiments", Options(runs, "a test", into, name), console)
+    for runs, why in (((), "a test"), ((one,), " ")):
+        with pytest.raises(ValueError, match="Name at least one"):
+            publish("experiments", Options(runs, why, into), console)
+    assert not into.exists()
+    publish("experiments", Options((one,), "a test", into, "small_model-kuhn"), console)
+    shutil.copy(results / "small_model-commons/results.json", one)
+    with pytest.raises(ValueError, match="holds a table of kuhn"):
+        publish("experiments", Options((one,), "a test", into, "small_model-kuhn"), console)
+    shutil.copy(results / "small_model-kuhn/results.json", one)
+    publish("experiments", Options((one,), "a test", into), console)
+    published = {file.parent.name for file in into.rglob("results.json")}
+    assert published == {"small_model-kuhn", "small_model-smollm2"}

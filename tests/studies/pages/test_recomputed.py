@@ -167,3 +167,16 @@ def test_the_share_of_sign_patterns_is_counted_in_halves():
                  itertools.product((1, -1), repeat=len(values))]  # fmt: skip
         far = [total for total in every if abs(total) >= abs(sum(values)) - 1e-9]
         assert two_sided(*values) == len(far) / len(every)
+
+
+PAGES = sorted((Path(__file__).parents[3] / "experiments/results").glob("*/README.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_images_exist_and_rows_of_tables_have_as_many_cells_as_their_head(page):
+    text = page.read_text(encoding="utf-8")
+    for image in re.findall(r"!\[[^]]*\]\(([^)]+)\)", text):
+        assert (page.parent / image).exists(), image
+    for table in re.findall(r"(?:^\|.*\|\n)+", text + "\n", re.MULTILINE):
+        cells = {len(re.split(r"(?<!\\)\|", line)) for line in table.splitlines()}
+        assert len(cells) == 1, table[:300]
