@@ -127,16 +127,15 @@ def test_the_first_ratio_is_1_with_the_temperature_and_is_not_if_scores_lack_it(
 
     @jax.jit
     def ratios(statistics):
-        run = like.replace(learners=like.learners._replace(weights=weights), state=statistics)
-        hparams = arm.traced_hparams
-        heated = arm.step(parts, run, hparams, key, 0)
+        run = like.replace(learners=like.learners.replace(weights=weights), state=statistics)
+        heated = arm.step(parts, run, arm.traced_hparams, key, 0)
         trajectory = step.play(heated, weights, key)
-        played = step.make_experience(heated, run, trajectory, key)
-        ((name, sampled),) = played.sampled.items()
-        scores = (x.score(name).logp for x in (played, step.make_experience(parts, run, trajectory, key)))
-        h = relative(step.make_experience(parts, run, trajectory, key).score(name).entropy, statistics)
-        return *(jnp.where(sampled.mask, jnp.exp(x - sampled.behaviour_logp), 1) for x in scores), h, sampled.mask
+        shared, lacking = (step.make_experience(x, run, trajectory, key) for x in (heated, parts))
+        ((name, sampled),) = shared.sampled.items()
+        logp, cold = shared.score(name).logp, lacking.score(name)
+        ratio = lambda logp: jnp.where(sampled.mask, jnp.exp(logp - sampled.behaviour_logp), 1)
+        return ratio(logp), ratio(cold.logp), relative(cold.entropy, statistics), sampled.mask
 
-    right, released, h, mask = (np.asarray(x) for x in ratios(jnp.array([-1.0, 2.0, 1.0])))
-    np.testing.assert_allclose(right, 1, atol=2e-5)
-    assert np.abs(released - 1).max() > 5e-3 and (h[mask] > 0).any() and (h[mask] < 0).any()
+    shared, lacking, h, mask = (np.asarray(x) for x in ratios(jnp.array([-1.0, 2.0, 1.0])))
+    np.testing.assert_allclose(shared, 1, atol=2e-5)
+    assert np.abs(lacking - 1).max() > 5e-3 and (h[mask] > 0).any() and (h[mask] < 0).any()
