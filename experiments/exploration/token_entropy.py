@@ -120,7 +120,7 @@ STUDY = Study(
     arms={"dapo": DAPO, **{name: DAPO.with_choice(**{name: option}) for name, option in PARTS.items()}, "all": HAPO}
     | {"released": HAPO.with_choice(temperature="plain", sign="lost"), "high": DAPO.with_choice(tokens="high")},
     method="all",
-    metrics=(MEAN, "success", CLIPPED, "entropy/learner"),
+    metrics=(MEAN, "success", CLIPPED, "length/learner"),
     derived={x: partial(mean_over_updates, metric=y) for x, y in ((MEAN, "success"), (CLIPPED, "clipped/learner"))},
     predictions=(
         Higher(MEAN, "all", than="dapo", source="paper", where="abstract: HAPO 'consistently outperforms DAPO'"),
