@@ -102,7 +102,7 @@ def loss(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
 CHOICES = {"credit": ("reward", "teacher"), "teacher": ("itself", "expert"), "told": ("skill", "answer")}
 FIELDS: dict[str, Any] = {"advantage": estimate_advantages, "loss": loss, "arrange": cut, "init_state": begin}
 FIELDS |= {"game": GAME, "step": None, "choices": CHOICES | {"games": ("whole", "growing")}}
-GRPO = replace(ALONE, updates=60, hparams={"distil": 0.0}, **FIELDS)
+GRPO = replace(ALONE, updates=50, hparams={"distil": 0.0}, **FIELDS)
 OPD = GRPO.with_choice(credit="teacher", teacher="expert")
 SKILL = GRPO.with_hparams(distil=0.1)
 TABLE_2, FIGURE_4 = "Table 2: 81.43 against 65.72 (forward, 3B)", "Figures 4b, 4d: KL stays low with the curriculum"
