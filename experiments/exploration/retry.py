@@ -2,9 +2,8 @@
 
 A quiz has twelve questions and 20 letters. The deal draws the right letter of a question from three, with chances 1/2,
 1/3 and 1/6, so that a first answer is a guess. A policy first imitates a player that says the most common letter with
-probability 0.4, else any other, in each attempt anew. After a wrong answer the game says "That failed. You begin
-again.", and earlier letters stay in sight. Training is PPO with a critic, discount and lambda 1. All arms read the same
-rules; 256 fresh games of five attempts judge them.
+probability 0.4, else any other, in each attempt anew. After a wrong answer the game says so, and earlier letters stay
+in sight. Training is PPO with a critic, discount and lambda 1. 256 fresh games of five attempts judge all arms.
 
   base        no training
   one         games end after the first attempt
@@ -14,20 +13,14 @@ rules; 256 fresh games of five attempts judge them.
   ufo         as penalty, and a right answer at attempt t, from 0, pays 2^-t
   regression  as five; imitates each answer with the weight exp(r / 0.5) of its own point r, after RISE
 
-  first, solved by 5  share of games with a right answer at the first attempt, or at any of five
-  gain                their difference
-  distinct            distinct answers over answers, in games with more than one
-
   python -m experiments retry --seeds 20
 
 Papers: UFO (Liu et al.) 2025, https://arxiv.org/abs/2507.14295. The release pays both also after a right answer, as
-here, and raises an exception at an empty answer. It is judged on questions that training has not seen, and prices the
-KL to the start at 0.001. RISE (Qu et al.) 2024, https://arxiv.org/abs/2407.18219, imitates the best of several answers.
+here, and raises an exception at an empty answer. RISE (Qu et al.) 2024, https://arxiv.org/abs/2407.18219.
 """
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +37,7 @@ from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
 from jaxmarl_llm.rl.statistics import whiten
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, NotLower, Paper, Study
-from jaxmarl_llm.training.recipe import Hparams, Recipe, component_returns
+from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 
 ATTEMPTS, GROUPS, FIRST, SOLVED, GAIN, DISTINCT = 5, 32, "first", "solved by 5", "gain", "distinct"
@@ -55,7 +48,7 @@ def arrange(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array) -
     return Arranged(turns=hparams["attempts"].astype(jnp.int32))
 
 
-def shape(reward: jax.Array, action: jax.Array, acted: jax.Array, decay: Any, penalty: Any) -> jax.Array:
+def shape(reward: jax.Array, action: jax.Array, acted: jax.Array, decay: jax.Array, penalty: jax.Array) -> jax.Array:
     """The points of attempts [B, T], times decay^t, less penalty (1 - distinct / answers) at the last attempt."""
     turn, count = jnp.arange(reward.shape[1])[None], acted.sum(1, keepdims=True)
     earlier = acted[:, :, None] & acted[:, None, :] & (turn[..., None] > turn[:, None])
@@ -81,7 +74,7 @@ def arm_loss(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
     return select(hparams, "method", ppo=ppo, regression=weighted[0]), metrics
 
 
-def judge(episodes: Episodes) -> dict[str, Any]:
+def judge(episodes: Episodes) -> dict[str, float]:
     """Success by attempt, and distinct answers; NaN for the latter if all first answers are right."""
     acted, action, points = (np.asarray(x)[:, :, 0] for x in (episodes.acted, episodes.action, episodes.reward[..., 0]))
     by_turn = success_by_turn(np.where(points.any(1), points.argmax(1), -1), ATTEMPTS)
@@ -105,7 +98,6 @@ FIVE = Recipe(
     updates=150,
     groups=GROUPS,
     group_size=4,
-    measure=partial(component_returns, won=0),
     evaluate=partial(in_fresh_games, measure=judge),
     eval_every=150,
     pretrained={"budget": 4},
