@@ -58,7 +58,7 @@ def score_sets(key: jax.Array, total: jax.Array, goal: jax.Array) -> jax.Array:
     """
     drawn = jax.random.uniform(key, (len(total), SETS, total.shape[1]))
     chosen = jnp.argsort(jnp.argsort(drawn, 2), 2) < SET
-    reached = chosen[..., None] * jax.nn.one_hot(goal - 1, MAZE.goals)[:, None]
+    reached = chosen[..., None] * jax.nn.one_hot(goal.astype(jnp.int32) - 1, MAZE.goals)[:, None]
     score = jnp.where(chosen, total[:, None], 0).sum(2) * reached.any(2).sum(2) / SET**2
     advantage = jnp.where(chosen, (score - score.mean(1, keepdims=True))[..., None], 0).sum(1)
     return advantage / jnp.maximum(chosen.sum(1), 1)
@@ -83,7 +83,7 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
 def outcomes(episodes: Episodes, *, members: int = VINES, where: str = ROOMS) -> dict[str, jax.Array]:
     """Success, distinct goals, and any success of the first eight episodes of a group, which are no copies."""
     goal = episodes.measured[..., 0].sum((1, 2)).reshape(-1, members)[:, :VINES]
-    distinct = jax.nn.one_hot(goal - 1, MAZE.goals).any(1).sum(1)
+    distinct = jax.nn.one_hot(goal.astype(jnp.int32) - 1, MAZE.goals).any(1).sum(1)
     found = {SOLVED: goal > 0, COVERAGE: distinct, PASS: distinct > 0}
     return {f"{name}{where}": x.mean() for name, x in found.items()}
 
