@@ -76,8 +76,8 @@ def test_a_shift_is_drawn_and_not_told():
     """Of six deals of a question three have its own letter, two the fifth after it and one the tenth."""
     game = Quiz(((0.05,),), questions=4, shifts=(0, 0, 0, 5, 5, 10))
     states, probability = game.initial_states()
-    answers = np.arange(20)
-    earned = np.asarray(jax.vmap(lambda q: game.score_answer(q, answers))(states.question))[..., 0]
+    question, answer = np.broadcast_arrays(np.asarray(states.question)[:, None], np.arange(20))
+    earned = np.asarray(jax.jit(game.score_answer)(question, answer))[..., 0]
     said = lambda name: np.asarray(jax.vmap(lambda state: game.scripts[name](state, 0, None))(states))
     prompts = np.asarray(jax.vmap(game.prompt)(states)).ravel()
     for q in range(4):

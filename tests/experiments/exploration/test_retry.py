@@ -86,8 +86,9 @@ def test_what_is_judged():
 def test_a_first_answer_is_a_guess():
     """The best letter of a question is right in half of its games, and three letters solve all."""
     states, probability = QUIZ.initial_states()
-    earned = np.asarray(jax.vmap(lambda q: QUIZ.score_answer(q, np.arange(20)))(states.question))[..., 0]
-    asked = np.asarray(states.question) % QUIZ.questions
+    question, answer = np.broadcast_arrays(np.asarray(states.question)[:, None], np.arange(20))
+    earned = np.asarray(jax.jit(QUIZ.score_answer)(question, answer))[..., 0]
+    asked = question[:, 0] % QUIZ.questions
     for q in range(QUIZ.questions):
         chances = np.sort((probability[asked == q] * 12) @ earned[asked == q])[::-1]
         np.testing.assert_allclose(chances[:4], [1 / 2, 1 / 3, 1 / 6, 0], atol=1e-6)

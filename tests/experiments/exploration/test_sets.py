@@ -127,7 +127,7 @@ def test_starts_and_what_is_judged():
     for b, goal in enumerate([1, 1, 4, 0, 0, 2, 1, 0, 3, 3]):  # the second group reaches nothing
         measured[b, 6, 0, 0] = goal
     episodes = SimpleNamespace(measured=jnp.asarray(measured))
-    found = outcomes(episodes, members=16, where="")  # the last eight of a group are vines
+    found = outcomes(episodes, every=2, where="")  # the last eight of a group are vines
     assert found == pytest.approx({"solved": 5 / 16, "coverage": 3 / 2, "pass@8": 1 / 2})
     found = outcomes(episodes)
     goal = measured[..., 0].sum((1, 2)).astype(int).reshape(-1, VINES)
