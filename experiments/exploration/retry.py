@@ -107,7 +107,7 @@ BOTH = 'abstract: UFO "keeps single-turn performance and improves multi-turn rea
 REWARDS = "abstract: rewards to minimise the turns needed and encourage diverse reasoning when mistakes occur"
 DROPS = "project page, Figure 1: the share of unique answers drops after single-turn training, in every model"
 SPARSE = "README of the release: 90% of answers not repeated, against 80% of the baseline"
-RISE = "RISE, as noted from its paper: accuracy rises over turns after training, that of the base stays flat"
+RISE = "RISE, second-hand: accuracy rises over turns after training, while that of the base stays flat"
 LEARNT = "A policy that has not learnt the common letters, half of the games, says nothing of single-turn training."
 STUDY = Study(
     paper=Paper("UFO (Liu et al.)", "https://arxiv.org/abs/2507.14295", 2025, checked="release"),
@@ -121,7 +121,7 @@ STUDY = Study(
     predictions=(
         Higher(SOLVED, "ufo", than="one_equal", source="paper", where=BOTH),
         NotLower(FIRST, "ufo", than="one_equal", by=0.03, source="paper", where=f"{BOTH}; the margin is ours"),
-        Higher(DISTINCT, "five", than="one_equal", source="paper", where=SPARSE),
+        Higher(DISTINCT, "ufo", than="one_equal", source="paper", where=SPARSE),
         Higher(DISTINCT, "penalty", than="five", source="paper", where=REWARDS),
         Higher(GAIN, "regression", than="base", source="paper", where=RISE),
         Lower(DISTINCT, "one", than="base", source="paper", where=DROPS, condition=True),
