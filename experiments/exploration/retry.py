@@ -21,6 +21,7 @@ here, and raises an exception at an empty answer. RISE (Qu et al.) 2024, https:/
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -62,9 +63,8 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
     episodes = experience.episodes
     points, acted = episodes.reward[..., 0], episodes.acted
     shaped = shape(points[..., 0], episodes.action[..., 0], acted[..., 0], hparams["decay"], hparams["penalty"])
-    targets = returns.gae(shaped[..., None], experience.turn_value, acted)
-    advantage = select(hparams, "method", ppo=whiten(targets.advantage, acted), regression=points)
-    return Advantages(advantage, targets.value_target)
+    gae = returns.gae(shaped[..., None], experience.turn_value, acted)
+    return Advantages(select(hparams, "method", ppo=whiten(gae.advantage, acted), regression=points), gae.value_target)
 
 
 def arm_loss(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
@@ -74,7 +74,7 @@ def arm_loss(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
     return select(hparams, "method", ppo=ppo, regression=weighted[0]), metrics
 
 
-def judge(episodes: Episodes) -> dict[str, float]:
+def judge(episodes: Episodes) -> dict[str, Any]:
     """Success by attempt, and distinct answers; NaN for the latter if all first answers are right."""
     acted, action, points = (np.asarray(x)[:, :, 0] for x in (episodes.acted, episodes.action, episodes.reward[..., 0]))
     by_turn = success_by_turn(np.where(points.any(1), points.argmax(1), -1), ATTEMPTS)
