@@ -84,8 +84,8 @@ def outcomes(episodes: Episodes, *, every: int = 1, where: str = ROOMS) -> dict[
     """Success, distinct goals, and any success of eight episodes from one start: all, or every other of training."""
     goal = episodes.measured[..., 0].sum((1, 2)).reshape(-1, VINES)[::every]
     distinct = jax.nn.one_hot(goal.astype(jnp.int32) - 1, MAZE.goals).any(1).sum(1)
-    found = {SOLVED: goal > 0, COVERAGE: distinct, PASS: distinct > 0}
-    return {f"{name}{where}": x.mean() for name, x in found.items()}
+    metrics = {SOLVED: goal > 0, COVERAGE: distinct, PASS: distinct > 0}
+    return {f"{name}{where}": x.mean() for name, x in metrics.items()}
 
 
 PPO = Recipe(

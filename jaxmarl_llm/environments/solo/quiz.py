@@ -125,7 +125,7 @@ class Quiz:
         is `best` for the first shift, whatever was drawn."""
         more = {"fitting": self._fitting} if self.words else {}
         if len(self.shifts) > 1:
-            more["common"] = lambda state, seat, key: self._best(self._start(self._asked(state)), seat, key)
+            more["common"] = lambda state, seat, key: self._best(self._start(self._number(state)), seat, key)
         return {"random": random_player(self.view), "best": self._best, "half_right": self._half_right, **more}
 
     def right_answer(self, state: QuizState) -> str:
@@ -157,7 +157,7 @@ class Quiz:
         return all_deals(self._start, self.questions * len(self.shifts))
 
     def prompt(self, state: QuizState) -> jax.Array:
-        return self._asked(state).reshape(1, 1)
+        return self._number(state).reshape(1, 1)
 
     def step(self, state: QuizState, action: jax.Array, key: jax.Array) -> tuple[QuizState, View, jax.Array]:
         after = QuizState(state.question, jnp.bool_(True))
@@ -168,7 +168,7 @@ class Quiz:
         points = self.score_answer(question, action % self.answers)
         return points * self.score_length(question, action // self.answers) if self.words else points
 
-    def _asked(self, state: QuizState) -> jax.Array:
+    def _number(self, state: QuizState) -> jax.Array:
         return state.question % self.questions
 
     def _letter(self, question: jax.Array) -> jax.Array:
@@ -187,7 +187,7 @@ class Quiz:
     def _half_right(self, state: QuizState, seat: jax.Array, key: jax.Array) -> jax.Array:
         best = self._best(state, seat, key)
         other = best // self.answers * self.answers + (best + 5) % self.answers
-        return jnp.where(self._asked(state) % 2 == 0, best, other)
+        return jnp.where(self._number(state) % 2 == 0, best, other)
 
     def _fitting(self, state: QuizState, seat: jax.Array, key: jax.Array) -> jax.Array:
         return uniform(key, self.score_length(state.question, jnp.arange(self.actions) // self.answers))
