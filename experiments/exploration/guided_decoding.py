@@ -1,10 +1,10 @@
 """Does decoding by a learnt value come near best of N, without training the policy? Value-augmented sampling on chains.
 
 The frozen policy is a random network of a tiny policy's size, whose logits are multiplied by 18. It writes chains of
-five letters out of six. A chain ends with a reward for the mean worth of its letters, drawn with the seed, or for its
-number of distinct letters, both in deviations of the policy's own chains. A value network for each reward begins as the
-policy with a head of zeros. It learns from 256 chains of the policy alone, by TD(0.95) with discount 1, the value after
-each letter, the last one included. All 7,776 chains are enumerated, so that rewards are exact expectations.
+five letters out of six. A chain ends with a reward for the mean worth of its letters, or for its number of distinct
+letters, both in deviations of the policy's own chains. A letter's worth is drawn with the seed. A value network for
+each reward begins as the policy with a head of zeros. It learns from 256 chains of the policy alone, by TD(0.95) with
+discount 1, the value after each letter, the last one included. All 7,776 chains are enumerated: rewards are exact.
 
 Guided decoding reads the value after each of the three most probable letters. It adds beta times the value, less the
 mean of the three, to their logits and removes the other letters. It reads four tokens a letter, with two heads seven.
