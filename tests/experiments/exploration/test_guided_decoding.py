@@ -79,8 +79,8 @@ def test_a_seed_against_draws(monkeypatch):
     for n in (4, 16, 128):
         drawn = paid[RNG.choice(len(CHAINS), (4000, n), p=chance / chance.sum())].max(1)
         assert found[f"best_of_{n}"]["worth"] == pytest.approx(drawn.mean(), abs=5 * drawn.std() / 4000**0.5)
-    texts, reward = jnp.asarray(texts[:: len(texts) // 32]), jnp.asarray(RNG.normal(size=33), jnp.float32)
+    texts, reward = jnp.asarray(texts[:: len(texts) // 32]), jnp.asarray(RNG.normal(size=32), jnp.float32)
     monkeypatch.setattr(study, "STEPS", 400)
     network = jax.jit(study.learn)(policy, texts, reward, key)
-    last = jax.jit(read)(network, texts)[1][:, -1]
+    last = np.asarray(jax.jit(read)(network, texts)[1][:, -1])
     assert np.corrcoef(last, reward)[0, 1] > 0.9
