@@ -37,8 +37,7 @@ from jaxmarl_llm.training.records import Advantages, Experience
 
 ARMS, PULLS, EARLY, EXPLORES, COVERAGE, POINTS, REGRET = 3, 12, 4, "explores", "early coverage", "points", "regret"
 CHANCES = 0.1, 0.9
-GAME = Bandit(ARMS, PULLS, chances=CHANCES)
-FORGETFUL = Forgetful(GAME)
+FORGETFUL = Forgetful(GAME := Bandit(ARMS, PULLS, chances=CHANCES))
 Arrays = Callable[[jax.Array], jax.Array]
 
 
@@ -94,6 +93,7 @@ ALL = Recipe(
     advantage=by_pull,
     hparams={"learning_rate": 2e-3, "entropy": 0.0, "gamma": 1.0},
     budget=1,
+    updates=100,
     groups=64,
     group_size=4,
     measure=measure,
