@@ -36,8 +36,8 @@ from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
 
 ARMS, PULLS, EARLY, EXPLORES, COVERAGE, POINTS, REGRET = 3, 12, 4, "explores", "early coverage", "points", "regret"
-CHANCES = 0.1, 0.9
-FORGETFUL = Forgetful(GAME := Bandit(ARMS, PULLS, chances=CHANCES))
+GAME = Bandit(ARMS, PULLS, chances=(0.1, 0.9))
+FORGETFUL = Forgetful(GAME)
 Arrays = Callable[[jax.Array], jax.Array]
 
 
@@ -77,8 +77,8 @@ def best_points(arms: tuple[tuple[int, int], ...], left: int) -> float:
         after = lambda won, i=i, x=points, y=failures: tuple(
             sorted((*arms[:i], (x + won, y + 1 - won), *arms[i + 1 :]))
         )
-        likely = [x**points * (1 - x) ** failures for x in CHANCES]
-        chance = sum(x * y for x, y in zip(CHANCES, likely, strict=True)) / sum(likely)
+        likely = [x**points * (1 - x) ** failures for x in GAME.chances]
+        chance = sum(x * y for x, y in zip(GAME.chances, likely, strict=True)) / sum(likely)
         values.append(chance * (1 + best_points(after(1), left - 1)) + (1 - chance) * best_points(after(0), left - 1))
     return max(values)
 

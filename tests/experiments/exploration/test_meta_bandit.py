@@ -7,13 +7,13 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.exploration.meta_bandit import ALL, CHANCES, EARLY, FORGETFUL, PULLS, STUDY, best_points, measure
+from experiments.exploration.meta_bandit import ALL, EARLY, FORGETFUL, GAME, PULLS, STUDY, best_points, measure
 from tests.support.recipe_plays import credited, differences, games
 
 
 def by_policies(pulls):
     """The best of all deterministic players of two arms."""
-    mean = lambda f: np.mean(f(np.array(CHANCES)))  # over the chance of one arm
+    mean = lambda f: np.mean(f(np.array(GAME.chances)))  # over the chance of one arm
     histories = [h for n in range(pulls) for h in product((0, 1), repeat=n)]
     best = 0.0
     for arms in product((0, 1), repeat=len(histories)):
