@@ -73,7 +73,7 @@ def test_words_that_are_asked_for_against_enumeration():
 
 
 def test_a_shift_is_drawn_and_not_told():
-    """Of six deals of a question three have its own letter, two the fifth after it and one the tenth."""
+    """Three of six deals of a question have its own letter, two the fifth after it and one the tenth."""
     game = Quiz(((0.05,),), questions=4, shifts=(0, 0, 0, 5, 5, 10))
     states, probability = game.initial_states()
     question, answer = np.broadcast_arrays(np.asarray(states.question)[:, None], np.arange(20))
