@@ -2,9 +2,9 @@
 
 The frozen policy is a random network of a tiny policy's size, whose logits are multiplied by 18. It writes chains of
 five letters out of six. A chain ends with a reward for the mean worth of its letters, or for its number of distinct
-letters, both in deviations of the policy's own chains. A letter's worth is drawn with the seed. A value network for
-each reward begins as the policy with a head of zeros. It learns from 256 chains of the policy alone, by TD(0.95) with
-discount 1, the value after each letter, the last one included. All 7,776 chains are enumerated: rewards are exact.
+letters. Rewards are in deviations of the policy's own chains, and a letter's worth is drawn with the seed. A value
+network for each reward begins as the policy with a head of zeros. It learns from 256 chains of the policy alone, by
+TD(0.95) with discount 1, the value after each letter. All 7,776 chains are enumerated: rewards are exact.
 
 Guided decoding reads the value after each of the three most probable letters. It adds beta times the value, less the
 mean of the three, to their logits and removes the other letters. It reads four tokens a letter, with two heads seven.
@@ -19,7 +19,7 @@ mean of the three, to their logits and removes the other letters. It reads four 
   python -m experiments guided_decoding --seeds 20
 
 Paper: Value Augmented Sampling (Han et al.) 2024, https://arxiv.org/abs/2405.06639. In the release the value after the
-last token has no target, so that an end among the candidates is judged by a state that was never trained.
+last token has no target, and a candidate that ends the text is judged by it. Here that value is trained as well.
 """
 
 from collections.abc import Mapping

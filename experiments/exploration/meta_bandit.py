@@ -9,7 +9,7 @@ return-to-go, normalised over the same pull of the group's four games, which hav
   forgetful  only the result of the last pull is in sight, not the arm
   greedy     as all, with discount 0: an act is paid for its own point alone
 
-A policy explores if it pulls an untried arm after failures alone: uniform players do in about half of these pulls, the
+A policy explores if it pulls an untried arm after failures alone. Uniform players do so in half of these pulls, and the
 exact Bayes player in all. Its regret is that player's expected points, of no fresh chances, less its own.
 
   python -m experiments meta_bandit --seeds 20
