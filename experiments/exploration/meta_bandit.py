@@ -6,7 +6,7 @@ return-to-go, normalised over the same pull of the group's four games, which hav
 
   all        one bandit a game, all earlier pulls in sight, discount 1
   fresh      chances are drawn anew before each pull: nothing recurs
-  forgetful  only the result of the last pull is in sight, not the arm
+  untold     results are never told: nothing can be remembered of them
   greedy     as all, with discount 0: an act is paid for its own point alone
 
 A policy explores if it pulls an untried arm after failures alone. Uniform players do so in half of these pulls, and the
@@ -18,15 +18,14 @@ Paper: Exploitation Is All You Need... for Exploration (Rentschler and Roberts) 
 Only its abstract was read. Its gridworlds are not tested here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.environments.around.forgetful import Forgetful
 from jaxmarl_llm.environments.solo.bandit import Bandit
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import Episodes
@@ -37,27 +36,17 @@ from jaxmarl_llm.training.records import Advantages, Experience
 
 ARMS, PULLS, EARLY, EXPLORES, COVERAGE, POINTS, REGRET = 3, 12, 4, "explores", "early coverage", "points", "regret"
 GAME = Bandit(ARMS, PULLS, chances=(0.1, 0.9))
-FORGETFUL = Forgetful(GAME)
-Arrays = Callable[[jax.Array], jax.Array]
 
 
-def same(x: jax.Array) -> jax.Array:
-    return x
+def by_pull(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """The return-to-go of a pull, normalised over that pull in the group."""
+    reward = experience.episodes.reward[..., 0]
+    return Advantages(advantages.turn_wise(reward, *experience.acts, returns="to_go", gamma=hparams["gamma"]))
 
 
-def by_pull(
-    experience: Experience, hparams: Hparams, state: tuple, *, whole: Arrays = same, parts: Arrays = same
-) -> Advantages:
-    """The return-to-go of a pull, normalised over that pull in the group; `whole` and `parts` as in `Forgetful`."""
-    _, group, groups = experience.acts
-    reward, acted = whole(experience.episodes.reward[..., 0]), whole(experience.episodes.acted)
-    to_go = advantages.turn_wise(reward, acted, group, groups, returns="to_go", gamma=hparams["gamma"])
-    return Advantages(parts(to_go))
-
-
-def measure(episodes: Episodes, *, whole: Arrays = same) -> dict[str, jax.Array]:
+def measure(episodes: Episodes) -> dict[str, jax.Array]:
     """Points, distinct arms of the first pulls, and the share of untried arms after failures alone."""
-    arm, paid = whole(episodes.action)[..., 0], whole(episodes.reward[..., 0])[..., 0]
+    arm, paid = episodes.action[..., 0], episodes.reward[..., 0, 0]
     pulled = jax.nn.one_hot(arm, ARMS)
     before = pulled.cumsum(1) - pulled
     new = (before * pulled).sum(2) == 0
@@ -109,22 +98,16 @@ STUDY = Study(
     arms={
         "all": ALL,
         "fresh": replace(ALL, game=replace(GAME, fresh=True)),
-        "forgetful": replace(
-            ALL,
-            game=FORGETFUL,
-            seats=(FORGETFUL.line_up("learner"),),
-            advantage=partial(by_pull, whole=FORGETFUL.whole, parts=FORGETFUL.parts),
-            measure=partial(measure, whole=FORGETFUL.whole),
-        ),
+        "untold": replace(ALL, game=replace(GAME, told=False)),
         "greedy": ALL.with_hparams(gamma=0.0),
     },
     method="all",
     metrics=(EXPLORES, COVERAGE, POINTS, REGRET),
     predictions=(
         Higher(EXPLORES, "all", than="fresh", source="paper", where=VANISHES),
-        Higher(EXPLORES, "all", than="forgetful", source="paper", where=VANISHES),
+        Higher(EXPLORES, "all", than="untold", source="paper", where=VANISHES),
         Higher(EXPLORES, "greedy", than="fresh", source="paper", where=SURVIVES),
-        Lower(REGRET, "all", than="forgetful", by=0.3, source="theory", where=LEARNT, condition=True),
+        Lower(REGRET, "all", than="untold", by=0.3, source="theory", where=LEARNT, condition=True),
     ),
     derived={REGRET: regret},
 )

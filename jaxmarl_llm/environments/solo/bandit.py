@@ -30,7 +30,8 @@ class Bandit:
 
     Component `points`: 1 with the arm's chance, else 0. Chances are independent, uniform between 0 and 1 or, if there
     are any, over `chances`, and drawn with the deal. With `fresh` they are drawn anew before each pull, so that no pull
-    tells anything of a later one. The rules say the latter, and nothing of `chances`.
+    tells anything of a later one. The rules say the latter, and nothing of `chances`. Without `told` the seat never
+    hears what a pull paid.
     Raises ValueError for pulls < 1, fewer than two or more than eight arms, and chances outside [0, 1].
     """
 
@@ -38,6 +39,7 @@ class Bandit:
     pulls: int = 12
     fresh: bool = False
     chances: tuple[float, ...] = ()
+    told: bool = True
 
     agents = 1
     roles = ("gambler",)
@@ -108,7 +110,8 @@ class Bandit:
         return jax.random.uniform(key, (self.arms,))
 
     def view(self, state: BanditState) -> View:
-        return make_view(self, [state.told, jnp.int32(0)], True, state.pulled >= self.pulls)
+        result = state.told if self.told else jnp.int32(START)
+        return make_view(self, [result, jnp.int32(0)], True, state.pulled >= self.pulls)
 
 
 GAMES = {"bandit": Bandit}

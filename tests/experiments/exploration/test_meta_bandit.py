@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.exploration.meta_bandit import ALL, EARLY, FORGETFUL, GAME, PULLS, STUDY, best_points, measure
+from experiments.exploration.meta_bandit import ALL, EARLY, GAME, PULLS, STUDY, best_points, measure
 from tests.support.recipe_plays import credited, differences, games
 
 
@@ -49,20 +49,6 @@ def test_credit_by_pull_against_a_loop(played, arm, gamma):
     np.testing.assert_allclose(credited(STUDY.arms[arm], played).advantage[..., 0], want, atol=1e-4)
 
 
-def test_forgetful_players_have_the_same_credit_and_measures(played):
-    apart = dataclasses.replace(
-        played.episodes,
-        reward=FORGETFUL.parts(played.episodes.reward),
-        acted=FORGETFUL.parts(played.episodes.acted),
-        action=FORGETFUL.parts(played.episodes.action),
-    )
-    arm = STUDY.arms["forgetful"]
-    found = FORGETFUL.whole(credited(arm, played._replace(episodes=apart)).advantage)
-    np.testing.assert_array_equal(found, credited(ALL, played).advantage)
-    one, other = jax.jit(lambda: (measure(played.episodes), arm.measure(apart)))()
-    assert {name: float(x) for name, x in one.items()} == {name: float(x) for name, x in other.items()}
-
-
 def test_measures_against_a_loop(played):
     episodes = played.episodes
     arm, paid = np.asarray(episodes.action)[..., 0], np.asarray(episodes.reward)[..., 0, 0]
@@ -78,6 +64,5 @@ def test_measures_against_a_loop(played):
 
 
 def test_arms_differ_in_the_game_or_the_discount():
-    changed = {"all": set(), "fresh": {"game"}, "greedy": {"hparams"}}
-    changed["forgetful"] = {"game", "seats", "advantage", "measure"}
+    changed = {"all": set(), "fresh": {"game"}, "untold": {"game"}, "greedy": {"hparams"}}
     assert {name: differences(ALL, arm) for name, arm in STUDY.arms.items()} == changed
