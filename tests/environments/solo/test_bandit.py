@@ -70,6 +70,14 @@ def test_chances_are_drawn_from_those_that_are_given():
     assert np.abs(share.mean(0) - 0.5).max() < 0.03 and np.abs(np.corrcoef(share.T) - np.eye(3)).max() < 0.06
 
 
+def test_results_may_stay_untold():
+    """The same arms pay the same, and no pull is followed by its result."""
+    told, untold = (played(Bandit(pulls=PULLS, told=told), "random", games=20) for told in (True, False))
+    np.testing.assert_array_equal(told["reward"], untold["reward"])
+    for g in range(20):
+        assert row(Bandit(pulls=PULLS, told=False), untold, g, 0)[1:] == ["Which arm?"] * PULLS
+
+
 def test_persistent_stays_with_a_point_and_moves_on_without():
     record = played(Bandit(pulls=PULLS), "persistent", games=20)
     arm, paid = record["action"][..., 0].T, record["reward"][:, :, 0, 0].T
