@@ -28,15 +28,18 @@ class BanditState(struct.PyTreeNode):
 class Bandit:
     """One seat pulls one of `arms` arms in each of `pulls` turns, and is told what that paid.
 
-    Component `points`: 1 with the arm's chance, else 0. The chances are uniform between 0 and 1, independent, and drawn
-    with the deal. With `fresh` they are drawn anew before each pull, so that no pull tells anything of a later one. The
-    rules say which.
-    Raises ValueError for pulls < 1, and for fewer than two or more than eight arms.
+    Component `points`: 1 with the arm's chance, else 0. Chances are independent, uniform between 0 and 1 or, if there
+    are any, over `chances`, and drawn with the deal. With `fresh` they are drawn anew before each pull, so that no pull
+    tells anything of a later one. The rules say the latter, and nothing of `chances`. Without `told` the seat never
+    hears what a pull paid.
+    Raises ValueError for pulls < 1, fewer than two or more than eight arms, and chances outside [0, 1].
     """
 
     arms: int = 3
     pulls: int = 12
     fresh: bool = False
+    chances: tuple[float, ...] = ()
+    told: bool = True
 
     agents = 1
     roles = ("gambler",)
@@ -47,6 +50,8 @@ class Bandit:
         at_least(2, arms=self.arms)
         if self.arms > len(LETTERS):
             raise ValueError(f"A bandit has at most {len(LETTERS)} arms, got {self.arms}.")
+        if not all(0 <= chance <= 1 for chance in self.chances):
+            raise ValueError(f"Chances lie between 0 and 1, got {self.chances}.")
 
     @property
     def turns(self) -> int:
@@ -84,7 +89,7 @@ class Bandit:
         return {"random": random_player(self.view), "persistent": persistent}
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[BanditState, View]:
-        state = BanditState(jax.random.uniform(key, (self.arms,)), jnp.int32(0), jnp.int32(0), jnp.int32(START))
+        state = BanditState(self._draw(key), jnp.int32(0), jnp.int32(0), jnp.int32(START))
         return state, self.view(state)
 
     def prompt(self, state: BanditState) -> jax.Array:
@@ -92,14 +97,21 @@ class Bandit:
 
     def step(self, state: BanditState, action: jax.Array, key: jax.Array) -> tuple[BanditState, View, jax.Array]:
         drawn, luck = jax.random.split(key)
-        chances = jax.random.uniform(drawn, (self.arms,)) if self.fresh else state.chances
+        chances = self._draw(drawn) if self.fresh else state.chances
         arm = jnp.clip(action[0], 0, self.arms - 1)
         paid = jax.random.uniform(luck, (self.arms,))[arm] < chances[arm]
         after = BanditState(state.chances, state.pulled + 1, arm, jnp.where(paid, POINT, NOTHING).astype(jnp.int32))
         return after, self.view(after), paid.astype(jnp.float32).reshape(1, 1)
 
+    def _draw(self, key: jax.Array) -> jax.Array:
+        """A chance for each arm, float32 [arms]."""
+        if self.chances:
+            return jax.random.choice(key, jnp.array(self.chances, jnp.float32), (self.arms,))
+        return jax.random.uniform(key, (self.arms,))
+
     def view(self, state: BanditState) -> View:
-        return make_view(self, [state.told, jnp.int32(0)], True, state.pulled >= self.pulls)
+        result = state.told if self.told else jnp.int32(START)
+        return make_view(self, [result, jnp.int32(0)], True, state.pulled >= self.pulls)
 
 
 GAMES = {"bandit": Bandit}

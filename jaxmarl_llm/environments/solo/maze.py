@@ -30,6 +30,9 @@ from jaxmarl_llm.text.grammar import Grammar
 WAYS = ("north", "east", "south", "west")
 STEPS = ((-1, 0), (0, 1), (1, 0), (0, -1))
 MAP = (".#...", ".#.#.", "...#G", "##.##", ".....")
+OUTER, INNER, SIDE = "G...#...G", ".........", "....#...."
+FOUR_ROOMS = (OUTER, SIDE, SIDE, INNER, "###...###", INNER, SIDE, SIDE, OUTER)
+"""Four rooms of 16 cells, each with a goal in its outer corner, which meet in a passage of three cells."""
 
 
 class MazeState(struct.PyTreeNode):

@@ -35,7 +35,7 @@ NEW = {"described": "if changed"}  # younger than published results
 
 
 class QuizState(struct.PyTreeNode):
-    question: jax.Array  # int32
+    question: jax.Array  # int32, plus the number of questions for each shift before the drawn one
     over: jax.Array  # bool
 
 
@@ -53,10 +53,13 @@ class Quiz:
     `words` the length is right or wrong as well. Question q asks for words[q mod len(words)] idle words, and an answer
     with over `slack` more or fewer earns nothing.
 
-    The text is silent about points of letters and about numbers of words on purpose: they are to be learnt from reward.
-    All chance is in the deal.
+    A deal also draws one of `shifts`, uniformly, and letters are counted from letter q + shift in place of letter q.
+    With several shifts a letter is right in some games with a question and wrong in others: an answer is a guess.
+
+    The text is silent about points of letters, shifts and numbers of words on purpose: they are to be learnt from
+    reward. All chance is in the deal.
     Raises ValueError for shares outside [0, 1] and for none or more than three points. Raises it also for more than 26
-    letters, for a number of letters that 7 or 11 divides, and for more `words` than `filler`.
+    letters, for a number of letters that 7 or 11 divides, for more `words` than `filler`, and without shifts.
     """
 
     shares: tuple[tuple[float, ...], ...] = ((0.9,), (0.5,), (0.1,))
@@ -65,13 +68,14 @@ class Quiz:
     filler: int = 0
     words: tuple[int, ...] = field(default=(), metadata=NEW)
     slack: int = field(default=0, metadata=NEW)
+    shifts: tuple[int, ...] = field(default=(0,), metadata=NEW)
 
     agents = 1
     turns = 1
     roles = ("player",)
 
     def __post_init__(self):
-        at_least(1, questions=self.questions)
+        at_least(1, questions=self.questions, shifts=len(self.shifts))
         at_least(2, answers=self.answers)
         at_least(0, filler=self.filler, slack=self.slack)
         for words in self.words:
@@ -117,14 +121,17 @@ class Quiz:
     def scripts(self) -> Mapping[str, Script]:
         """`best` earns all points that can be earned, with one letter and the words asked for, if any are. `half_right`
         does so in even questions, and says a letter that is five further on in odd ones. `fitting` says any letter with
-        a number of words that the question takes; only a quiz with `words` has it."""
-        fitting = {"fitting": self._fitting} if self.words else {}
-        return {"random": random_player(self.view), "best": self._best, "half_right": self._half_right, **fitting}
+        a number of words that the question takes; only a quiz with `words` has it. `common`, only with several shifts,
+        is `best` for the first shift, whatever was drawn."""
+        more = {"fitting": self._fitting} if self.words else {}
+        if len(self.shifts) > 1:
+            more["common"] = lambda state, seat, key: self._best(self._start(self._number(state)), seat, key)
+        return {"random": random_player(self.view), "best": self._best, "half_right": self._half_right, **more}
 
     def right_answer(self, state: QuizState) -> str:
         """The letter that earns every point that any letter earns, with the words asked for, if any are."""
-        letter = LETTERS[int(state.question) % self.answers]
-        return letter + WORD * self.words[int(state.question) % len(self.words)] + STOP if self.words else letter
+        letter = LETTERS[int(self._letter(state.question))]
+        return letter + WORD * int(self._words_of(state.question)) + STOP if self.words else letter
 
     def letter_tokenizer(self) -> SymbolTokenizer:
         """A tokenizer with a token for each question, letter and idle word, so that answers differ in tokens."""
@@ -132,25 +139,25 @@ class Quiz:
         return SymbolTokenizer([*self.rules[0], *self.observation[0], *said])
 
     def score_answer(self, question: jax.Array, answer: jax.Array) -> jax.Array:
-        """The points of a letter [...], float32 [..., points]."""
+        """The points of a letter [...], float32 [..., points], to a question of a `QuizState`."""
         table = np.array([[point[q % len(point)] for point in self.shares] for q in range(self.questions)])
         right = jnp.asarray(np.round(table * self.answers).astype(np.int32))
-        places = [stride * (answer - question) % self.answers for stride in STRIDES[: len(self.shares)]]
-        return (jnp.stack(places, -1) < right[question]).astype(jnp.float32)
+        places = [stride * (answer - self._letter(question)) % self.answers for stride in STRIDES[: len(self.shares)]]
+        return (jnp.stack(places, -1) < right[question % self.questions]).astype(jnp.float32)
 
     def score_length(self, question: jax.Array, words: jax.Array) -> jax.Array:
         """True for a number of idle words that the question takes, bool [...]."""
         return jnp.abs(words - self._words_of(question)) <= self.slack
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[QuizState, View]:
-        state = self._start(draw(key, self.questions))
+        state = self._start(draw(key, self.questions * len(self.shifts)))
         return state, self.view(state)
 
     def initial_states(self) -> tuple[QuizState, np.ndarray]:
-        return all_deals(self._start, self.questions)
+        return all_deals(self._start, self.questions * len(self.shifts))
 
     def prompt(self, state: QuizState) -> jax.Array:
-        return state.question.reshape(1, 1)
+        return self._number(state).reshape(1, 1)
 
     def step(self, state: QuizState, action: jax.Array, key: jax.Array) -> tuple[QuizState, View, jax.Array]:
         after = QuizState(state.question, jnp.bool_(True))
@@ -161,18 +168,26 @@ class Quiz:
         points = self.score_answer(question, action % self.answers)
         return points * self.score_length(question, action // self.answers) if self.words else points
 
+    def _number(self, state: QuizState) -> jax.Array:
+        return state.question % self.questions
+
+    def _letter(self, question: jax.Array) -> jax.Array:
+        """The letter from which letters are counted, int32 [...]."""
+        shift = jnp.asarray(self.shifts, jnp.int32)[question // self.questions]
+        return (question % self.questions + shift) % self.answers
+
     def _words_of(self, question: jax.Array) -> jax.Array:
         """The number of idle words that the question asks for, int32 [...]."""
-        return jnp.asarray(self.words, jnp.int32)[question % len(self.words)]
+        return jnp.asarray(self.words, jnp.int32)[question % self.questions % len(self.words)]
 
     def _best(self, state: QuizState, seat: jax.Array, key: jax.Array) -> jax.Array:
-        letter = state.question % self.answers
+        letter = self._letter(state.question)
         return letter + self.answers * self._words_of(state.question) if self.words else letter
 
     def _half_right(self, state: QuizState, seat: jax.Array, key: jax.Array) -> jax.Array:
         best = self._best(state, seat, key)
         other = best // self.answers * self.answers + (best + 5) % self.answers
-        return jnp.where(state.question % 2 == 0, best, other)
+        return jnp.where(self._number(state) % 2 == 0, best, other)
 
     def _fitting(self, state: QuizState, seat: jax.Array, key: jax.Array) -> jax.Array:
         return uniform(key, self.score_length(state.question, jnp.arange(self.actions) // self.answers))

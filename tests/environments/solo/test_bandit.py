@@ -62,6 +62,22 @@ def test_only_a_bandit_that_stays_can_be_learnt():
     assert Bandit(fresh=True).rules[0][0].endswith("drawn anew before each pull.")
 
 
+def test_chances_are_drawn_from_those_that_are_given():
+    game = Bandit(pulls=PULLS, chances=(0.1, 0.9))
+    drawn = jax.jit(jax.vmap(lambda key: game.reset(key, 0)[0].chances))(jax.random.split(jax.random.key(0), GAMES))
+    np.testing.assert_allclose(np.unique(drawn), [0.1, 0.9], rtol=1e-6)
+    share = np.asarray(drawn) > 0.5
+    assert np.abs(share.mean(0) - 0.5).max() < 0.03 and np.abs(np.corrcoef(share.T) - np.eye(3)).max() < 0.06
+
+
+def test_results_may_stay_untold():
+    """The same arms pay the same, and no pull is followed by its result."""
+    told, untold = (played(Bandit(pulls=PULLS, told=told), "random", games=20) for told in (True, False))
+    np.testing.assert_array_equal(told["reward"], untold["reward"])
+    for g in range(20):
+        assert row(Bandit(pulls=PULLS, told=False), untold, g, 0)[1:] == ["Which arm?"] * PULLS
+
+
 def test_persistent_stays_with_a_point_and_moves_on_without():
     record = played(Bandit(pulls=PULLS), "persistent", games=20)
     arm, paid = record["action"][..., 0].T, record["reward"][:, :, 0, 0].T
@@ -70,7 +86,13 @@ def test_persistent_stays_with_a_point_and_moves_on_without():
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"), [({"pulls": 0}, "at least 1"), ({"arms": 1}, "at least 2"), ({"arms": 9}, "at most 8")]
+    ("settings", "says"),
+    [
+        ({"pulls": 0}, "at least 1"),
+        ({"arms": 1}, "at least 2"),
+        ({"arms": 9}, "at most 8"),
+        ({"chances": (2,)}, "between"),
+    ],
 )
 def test_settings(settings, says):
     with pytest.raises(ValueError, match=says):

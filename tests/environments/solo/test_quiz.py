@@ -72,6 +72,28 @@ def test_words_that_are_asked_for_against_enumeration():
         assert share[takes].sum() == 1 and abs(share[takes] - 1 / len(takes)).max() < 0.02
 
 
+def test_a_shift_is_drawn_and_not_told():
+    """Three of six deals of a question have its own letter, two the fifth after it and one the tenth."""
+    game = Quiz(((0.05,),), questions=4, shifts=(0, 0, 0, 5, 5, 10))
+    states, probability = game.initial_states()
+    question, answer = np.broadcast_arrays(np.asarray(states.question)[:, None], np.arange(20))
+    earned = np.asarray(jax.jit(game.score_answer)(question, answer))[..., 0]
+    said = lambda name: np.asarray(jax.vmap(lambda state: game.scripts[name](state, 0, None))(states))
+    prompts = np.asarray(jax.vmap(game.prompt)(states)).ravel()
+    for q in range(4):
+        rows = prompts == q
+        assert probability[rows].sum() == pytest.approx(1 / 4)
+        assert sorted(earned[rows].argmax(1)) == sorted([q] * 3 + [q + 5] * 2 + [q + 10])
+        assert (said("common")[rows] == q).all()
+    assert (earned.sum(1) == 1).all() and (said("best") == earned.argmax(1)).all()
+    assert [LETTERS[a] for a in said("best")] == [
+        game.right_answer(jax.tree.map(lambda x, i=i: x[i], states)) for i in range(24)
+    ]
+    assert deals_are_what_reset_draws(game)
+    with pytest.raises(ValueError, match="shifts"):
+        Quiz(shifts=())
+
+
 def test_a_quiz_without_words_is_described_as_before():
     assert set(describe(Quiz())) == {"kind", "shares", "questions", "answers", "filler"}
     assert describe(Quiz(filler=3, words=(1,)))["words"] == [1]

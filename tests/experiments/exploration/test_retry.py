@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.exploration.retry import ATTEMPTS, FIVE, STUDY, arm_loss, attempts, judge, shape
+from experiments.exploration.retry import ATTEMPTS, FIVE, QUIZ, STUDY, arm_loss, arrange, judge, shape
 from jaxmarl_llm.rl.losses import Batch, Scores
 from tests.support.recipe_plays import credited, differences, games
 
@@ -59,15 +59,14 @@ def test_advantages_against_a_loop(played, arm):
 
 
 def test_the_regression_weighs_answers_by_their_points():
-    """A right answer weighs e^2 = 7.39 times a wrong one; the critic's error is added as in PPO's loss."""
+    """A right answer weighs e^2 = 7.39 times a wrong one."""
     logp, value = jnp.array([[-1.0, -2.0, 0.0]]), jnp.array([[0.5, 0.0, 9.0]])
     mask, zero = jnp.array([[True, True, False]]), jnp.zeros((1, 3))
     fields = dict.fromkeys((f.name for f in dataclasses.fields(Batch)), zero)
     batch = Batch(**{**fields, "mask": mask, "advantage": jnp.array([[1.0, 0.0, 5.0]]), "extra": {}})
     hparams = {**FIVE.all_hparams, "method": "regression"}
     found, _ = jax.jit(lambda: arm_loss(Scores(logp, zero, value), batch, hparams))()
-    error = 0.5 * 0.5**2  # value_squared is half the square
-    assert float(found.value) == pytest.approx((np.exp(2) + 2 + FIVE.all_hparams["value"] * error) / 2, rel=1e-5)
+    assert float(found.value) == pytest.approx((np.exp(2) + 2) / 2, rel=1e-5)
 
 
 def test_what_is_judged():
@@ -78,13 +77,28 @@ def test_what_is_judged():
         reward[b, len(answers) - 1, 0] = solved
     episodes = SimpleNamespace(action=action.astype(int), acted=acted.astype(bool), reward=reward[..., None])
     found = judge(episodes)
-    assert found == pytest.approx({"first": 0.25, "solved by 5": 0.75, "distinct": np.mean([2 / 3, 1 / 5, 1])})
+    want = {"first": 0.25, "solved by 5": 0.75, "gain": 0.5, "distinct": np.mean([2 / 3, 1 / 5, 1])}
+    assert found == pytest.approx(want)
     right_at_once = SimpleNamespace(**{name: x[:1] for name, x in vars(episodes).items()})
     assert np.isnan(judge(right_at_once)["distinct"])
 
 
+def test_a_first_answer_is_a_guess():
+    """The best letter of a question is right in half of its games, and three letters solve all."""
+    states, probability = QUIZ.initial_states()
+    question, answer = np.broadcast_arrays(np.asarray(states.question)[:, None], np.arange(20))
+    earned = np.asarray(jax.jit(QUIZ.score_answer)(question, answer))[..., 0]
+    asked = question[:, 0] % QUIZ.questions
+    for q in range(QUIZ.questions):
+        chances = np.sort((probability[asked == q] * 12) @ earned[asked == q])[::-1]
+        np.testing.assert_allclose(chances[:4], [1 / 2, 1 / 3, 1 / 6, 0], atol=1e-6)
+
+
 def test_arms_share_a_program_and_one_ends_after_an_attempt():
     for name, arm in STUDY.arms.items():
-        assert differences(FIVE, arm) <= {"hparams", "selection"}, name
-    turns = {name: int(attempts(arm.traced_hparams, (), None, 0).turns) for name, arm in STUDY.arms.items()}
-    assert turns == dict.fromkeys(STUDY.arms, ATTEMPTS) | {"one": 1}
+        assert differences(FIVE, arm) <= ({"hparams", "groups"} if name == "one_equal" else {"hparams", "selection"}), (
+            name
+        )
+    turns = {name: int(arrange(arm.traced_hparams, (), None, 0).turns) for name, arm in STUDY.arms.items()}
+    assert turns == dict.fromkeys(STUDY.arms, ATTEMPTS) | {"one": 1, "one_equal": 1}
+    assert STUDY.arms["one_equal"].groups == ATTEMPTS * FIVE.groups  # at least as many answers as five attempts give

@@ -9,8 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.exploration.sets import BRANCH, MAZE, OTHERS, PASSAGE, PPO, STUDY, VINES, WINDOW, score_sets, several
-from experiments.exploration.sets import vines as arranged
+from experiments.exploration.sets import (
+    BRANCH,
+    MAZE,
+    OTHERS,
+    PASSAGE,
+    PPO,
+    STUDY,
+    VINES,
+    WINDOW,
+    arrange,
+    outcomes,
+    score_sets,
+)
+from jaxmarl_llm.evaluation.statistics import coverage, pass_at_k
 from jaxmarl_llm.rl import returns
 from jaxmarl_llm.rollout.branching import BranchState
 from jaxmarl_llm.rollout.trajectory import Branches
@@ -77,9 +89,8 @@ def test_a_set_is_credited_in_its_window(played):
     want, trained = gae.copy(), np.asarray(acted)[..., 0].copy()
     for b in range(len(want)):
         start = BRANCH if b % 16 >= VINES else 0
-        if start == 0 or b < 16:  # the vines of the second group were not copied
-            window = slice(start, start + WINDOW)
-            want[b, window] = np.where(trained[b, window], member.ravel()[b], 0)
+        window = slice(start, start + WINDOW)
+        want[b, window] = np.where(trained[b, window], member.ravel()[b], 0)
         if VINES <= b < 16:
             trained[b, :BRANCH] = False
     found, plain = (credited(STUDY.arms[name], played) for name in ("sets", "ppo"))
@@ -100,7 +111,7 @@ def test_vines_start_in_their_turn_where_the_trunk_plays_on():
         ("ppo", 0, 0, [*range(members)]),
         ("ppo", BRANCH, 0, [*range(members)]),
     ):
-        branch = arranged(STUDY.arms[name].traced_hparams, (), None, 0).branch
+        branch = arrange(STUDY.arms[name].traced_hparams, (), None, 0).branch
         state = BranchState(None, jnp.int32(turn), going, None, None, None)
         assert branch(state)[group].tolist() == want, (name, turn, group)
     assert sets.group_size == members
@@ -111,11 +122,20 @@ def test_starts_and_what_is_judged():
     assert place(*PASSAGE) == [(4, 3), (4, 4), (4, 5)]
     assert len({*place(*PASSAGE), *place(*OTHERS)}) == MAZE.starts == 65
     assert MAZE.distance[[MAZE.cells.index(cell) for cell in place(*PASSAGE)]].tolist() == [7, 8, 7]
-    measured = np.zeros((16, 10, 1, 1))
-    for b, goal in enumerate([1, 1, 4, 0, 0, 2, 1, 0]):  # the first group; the second reaches nothing
+    assert MAZE.distance[: MAZE.starts].max() <= MAZE.turns and BRANCH < 7  # no game is over before the branch
+    measured = np.zeros((32, 10, 1, 1))
+    for b, goal in enumerate([1, 1, 4, 0, 0, 2, 1, 0, 3, 3]):  # the second group reaches nothing
         measured[b, 6, 0, 0] = goal
-    found = several(SimpleNamespace(measured=measured), solved="one", distinct="goals", within="any")
-    assert found == pytest.approx({"one": 5 / 16, "goals": 3 / 2, "any": 1 / 2})
+    episodes = SimpleNamespace(measured=jnp.asarray(measured))
+    found = outcomes(episodes, every=2, where="")  # the last eight of a group are vines
+    assert found == pytest.approx({"solved": 5 / 16, "coverage": 3 / 2, "pass@8": 1 / 2})
+    found = outcomes(episodes)
+    goal = measured[..., 0].sum((1, 2)).astype(int).reshape(-1, VINES)
+    pass_1, pass_8 = (pass_at_k((goal > 0).sum(1), VINES, k).mean() for k in (1, VINES))
+    reached = coverage(np.where(goal > 0, goal, -1)).mean()
+    assert found == pytest.approx(
+        {"solved from rooms": pass_1, "pass@8 from rooms": pass_8, "coverage from rooms": reached}
+    )
 
 
 def test_arms_share_a_program():
