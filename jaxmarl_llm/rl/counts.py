@@ -31,7 +31,7 @@ class Counts(struct.PyTreeNode):
         foreign = (where & (name[slot] != number)).sum(dtype=jnp.float32)
         return Counts(self.visits.at[slot].add(where.astype(jnp.float32)), name, self.collisions + foreign)
 
-    def of(self, names: jax.Array) -> jax.Array:
+    def visits_to(self, names: jax.Array) -> jax.Array:
         """Visits float32 [...] of the names int [...]."""
         return self.visits[slots(names, len(self.visits))]
 

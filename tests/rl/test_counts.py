@@ -19,9 +19,9 @@ def test_a_walk_written_by_hand():
     assert where[..., 0].tolist() == [[True, True, True, True, False], [True, True, False, False, False]]
     assert counts.within_episode(after, where)[..., 0].tolist() == [[1, 1, 2, 2, 0], [1, 1, 0, 0, 0]]
     table = counts.empty(16).add(after, where)
-    assert table.of(jnp.array([7, 8, 9, 10])).tolist() == [3, 2, 1, 0]
+    assert table.visits_to(jnp.array([7, 8, 9, 10])).tolist() == [3, 2, 1, 0]
     again = table.add(told, acted)
-    assert again.of(jnp.array([7, 8, 9, 10])).tolist() == [8, 4, 2, 0] and again.collisions == 0
+    assert again.visits_to(jnp.array([7, 8, 9, 10])).tolist() == [8, 4, 2, 0] and again.collisions == 0
 
 
 @pytest.mark.parametrize("size", [8, 4096])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -31,6 +31,7 @@ STEPS = ((-1, 0), (0, 1), (1, 0), (0, -1))
 MAP = (".#...", ".#.#.", "...#G", "##.##", ".....")
 NEW = {"described": "if changed"}  # younger than published results
 Map = tuple[str, ...]
+Cell = tuple[int, int]
 
 
 class MazeState(struct.PyTreeNode):
@@ -43,7 +44,7 @@ class MazeState(struct.PyTreeNode):
 class Plan(NamedTuple):
     """A map as arrays."""
 
-    cells: tuple[tuple[int, int], ...]  # row and column of each open cell, the goals' last
+    cells: tuple[Cell, ...]  # row and column of each open cell, the goals' last
     starts: int  # number of open cells that are no goal
     after: np.ndarray  # int32 [cells, ways]: the cell that a step leads to
     distance: np.ndarray  # int32 [cells]: fewest steps to a goal, -1 if there is no way
@@ -59,6 +60,30 @@ def read_map(rows: Map) -> Plan:
         near = (far[after] == steps - 1).any(1)
         far = np.where((far < 0) & near, steps, far)
     return Plan(cells, starts, after, far.astype(np.int32))
+
+
+def draw_map(path: Sequence[Cell]) -> Map:
+    """The smallest map from row 0 and column 0 on whose open cells are these, the last one the goal."""
+    rows, columns = (max(cell[axis] for cell in path) + 1 for axis in (0, 1))
+    sign = lambda cell: "G" if cell == path[-1] else "." if cell in path else "#"
+    return tuple("".join(sign((row, column)) for column in range(columns)) for row in range(rows))
+
+
+def wind(rng: np.random.Generator, steps: int, size: int) -> list[Cell]:
+    """A random path of so many steps in a square of `size` cells a side. A cell touches no earlier one but the one
+    before it, so that no way is shorter. Raises ValueError for more than size^2 / 2 steps, which may not fit."""
+    if not 0 < steps <= size**2 / 2:
+        raise ValueError(f"A path of 1 to {size**2 // 2} steps winds in a square of {size} cells a side, not {steps}.")
+    beside = lambda cell: [(cell[0] + row, cell[1] + column) for row, column in STEPS]
+    path: list[Cell] = []
+    while len(path) <= steps:
+        free = [x for x in beside(path[-1]) if min(x) >= 0 and max(x) < size] if path else []
+        free = [x for x in free if sum(y in path for y in beside(x)) == 1]
+        if free:
+            path.append(free[rng.integers(len(free))])
+        else:
+            path = [(int(rng.integers(size)), int(rng.integers(size)))]
+    return path
 
 
 @dataclass(frozen=True)
@@ -133,7 +158,7 @@ class Maze:
         return self.plans[0].starts
 
     @property
-    def cells(self) -> tuple[tuple[int, int], ...]:
+    def cells(self) -> tuple[Cell, ...]:
         """Row and column of each open cell of the first map, the goals' last."""
         return self.plans[0].cells
 
@@ -143,7 +168,7 @@ class Maze:
         return self.plans[0].distance
 
     @cached_property
-    def places(self) -> tuple[tuple[int, int], ...]:
+    def places(self) -> tuple[Cell, ...]:
         """The open cells of all maps by row and column, those of the first map first."""
         return tuple(dict.fromkeys(cell for plan in self.plans for cell in plan.cells))
 
