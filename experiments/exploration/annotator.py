@@ -6,11 +6,11 @@ of its answers is wrong. Answers count from the next update on. A step gets 0.04
 r belongs to the observation that it leads to, and n counts that observation within the episode.
 
   none       r = 0
-  retrieval  in each update two observations that were met and never asked are labelled: 1 if nearer to the goal than the
-             start, else 0, once and for all. r is the label, 0 without one
-  ranking    in each update four pairs of observations are compared, both drawn from all that were met: the nearer to the
-             goal is better, equals win half. Scores follow Bradley and Terry on all comparisons so far. r is the score
-             less its running mean, over its running deviation, or 0 below -0.5
+  retrieval  in each update two observations that were met and never asked are labelled, once and for all: 1 if they are
+             nearer to the goal than the start, else 0. r is the label, 0 without one
+  ranking    in each update four pairs are compared, drawn from all observations that were met. The nearer to the goal
+             is better, equals win half. Scores follow Bradley and Terry on all comparisons so far. r is the score less
+             its running mean, over its running deviation, or 0 below -0.5
   released   r is the score itself. The release computes mean, deviation and threshold, and then adds the score
 
   reached  share of games that reach the goal
@@ -30,6 +30,7 @@ import jax.numpy as jnp
 
 from experiments.exploration.novelty import LENGTH, MAZE, NONE, REACHED
 from experiments.exploration.novelty import begin as begin_counts
+from jaxmarl_llm.environments.base import phrases
 from jaxmarl_llm.environments.solo.maze import MazeState
 from jaxmarl_llm.rl import advantages, counts
 from jaxmarl_llm.rl.choices import select
@@ -49,7 +50,7 @@ def name_cells() -> jax.Array:
     zero = jnp.zeros(CELLS, jnp.int32)
     view = jax.vmap(MAZE.view)(MazeState(jnp.arange(CELLS), zero, zero > 0, zero))
     start = names.mix(names.START, view.role)
-    return names.name_phrases(names.first_equal(MAZE.observation), view.phrases, start)[:, 0].astype(jnp.int32)
+    return names.name_phrases(names.first_equal(phrases(MAZE.observation)), view.phrases, start)[:, 0].astype(jnp.int32)
 
 
 def begin(parts: Parts, key: jax.Array) -> State:
