@@ -1,7 +1,7 @@
 """Does a library of past successes help more if it is read at every step? SLEA-RL on chains of locks.
 
 One seat opens five locks in a row within eight turns and tries one of six keys per turn; two fit no lock. Only the last
-lock pays: a random player opens all in one game of 200. A library counts, for each observation, the keys that were
+lock pays: a random player opens all in one game of 217. A library counts, for each observation, the keys that were
 tried there in games that opened all. Its entry is the key with the largest count, from the sixth update on. Before each
 turn a guide tells an entry, or that it is silent. All arms begin with a policy that has imitated a follower of random
 advice; without advice it tries any key. The advantage is GRPO of the episode plus that of the return-to-go among equal
