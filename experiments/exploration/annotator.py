@@ -79,7 +79,7 @@ def compare_pairs(state: State, met: jax.Array, key: jax.Array) -> State:
     wins = state["wins"].at[one, two].add((1 + better) / 2).at[two, one].add((1 - better) / 2)
 
     def climb(_: Any, score: jax.Array) -> jax.Array:
-        chance = jax.nn.sigmoid(score[:, None] - score)
+        chance = jax.nn.sigmoid(score[:, None] - score[None])
         slope = (wins * (1 - chance) - wins.T * chance).sum(1)
         return score + slope / jnp.maximum((wins + wins.T).sum(1), 1)
 
@@ -90,8 +90,9 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: State) 
     episodes = experience.episodes
     after, where = counts.arrivals(episodes.told, episodes.acted)
     times = counts.within_episode(after, where)
-    is_cell = where[..., None] & (after[..., None] == state["names"])
-    score, label = (jnp.where(is_cell, state[name], 0).sum(-1) for name in ("score", "label"))
+    is_cell = where[..., None] & (after[..., None] == state["names"][None, None, None])
+    cell = is_cell.argmax(-1)
+    score, label = (jnp.where(is_cell.any(-1), state[name][cell], 0) for name in ("score", "label"))
     moments = state["moments"] + jnp.stack([where.sum(), score.sum(), (score**2).sum()])
     mean, square = moments[1:] / jnp.maximum(moments[0], 1)
     standard = (score - mean) / jnp.sqrt(jnp.maximum(square - mean**2, 1e-6))
@@ -103,8 +104,8 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: State) 
     met = state["met"] | is_cell.any((0, 1, 2))
     for_labels, for_pairs = jax.random.split(experience.key)
     new = compare_pairs(label_new(state | {"moments": moments, "met": met}, met, for_labels), met, for_pairs)
-    nearer = (DISTANCE[:, None] < DISTANCE) & met[:, None] & met
-    ordered = nearer & (new["score"][:, None] > new["score"])
+    nearer = (DISTANCE[:, None] < DISTANCE[None]) & met[:, None] & met[None]
+    ordered = nearer & (new["score"][:, None] > new["score"][None])
     return Advantages(credit, state=new, metrics={RIGHT: ordered.sum() / jnp.maximum(nearer.sum(), 1)})
 
 

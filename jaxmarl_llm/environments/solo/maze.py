@@ -78,7 +78,7 @@ def wind(rng: np.random.Generator, steps: int, size: int) -> list[Cell]:
     path: list[Cell] = []
     while len(path) <= steps:
         free = [x for x in beside(path[-1]) if min(x) >= 0 and max(x) < size] if path else []
-        free = [x for x in free if sum(y in path for y in beside(x)) == 1]
+        free = [x for x in free if x not in path and sum(y in path for y in beside(x)) == 1]
         if free:
             path.append(free[rng.integers(len(free))])
         else:
