@@ -1,9 +1,9 @@
 """Can labels that a slow annotator gives during training lead to a goal that reward alone does not find? ONI in a maze.
 
-Maze, policy, credit and start are those of `novelty`: four corridors of eight steps, one with the goal at its end,
-always the same maze, ten turns. A script annotates observations while the policy learns. It knows the way, and a fifth
-of its answers is wrong. Answers count from the next update on. A step gets 0.04 r / n^3 besides the point for the goal:
-r belongs to the observation that it leads to, and n counts that observation within the episode.
+Maze, policy and credit are those of `novelty`. Four corridors of eight steps leave the start, one has the goal at its
+end, and a game has ten turns. A script annotates observations while the policy learns. It knows the way, and a fifth of
+its answers is wrong. Answers count from the next update on. A step gets 0.04 r / n^3 besides the point for the goal.
+Here r belongs to the observation that the step leads to, and n counts this observation within the episode.
 
   none       r = 0
   retrieval  in each update two observations that were met and never asked are labelled, once and for all: 1 if they are
@@ -73,10 +73,10 @@ def compare_pairs(state: State, met: jax.Array, key: jax.Array) -> State:
     """The state after PAIRS comparisons of observations that were met, and STEPS gradient steps of the scores on the
     mean log-likelihood of each observation's comparisons."""
     draw, err = jax.random.split(key)
-    one, two = jax.random.categorical(draw, jnp.where(met, 0.0, -jnp.inf), shape=(2, PAIRS))
-    better = jnp.sign(jnp.asarray(DISTANCE)[two] - jnp.asarray(DISTANCE)[one])
+    a, b = jax.random.categorical(draw, jnp.where(met, 0.0, -jnp.inf), shape=(2, PAIRS))
+    better = jnp.sign(jnp.asarray(DISTANCE)[b] - jnp.asarray(DISTANCE)[a])
     better = better * jnp.where(jax.random.bernoulli(err, WRONG, (PAIRS,)), -1, 1)
-    wins = state["wins"].at[one, two].add((1 + better) / 2).at[two, one].add((1 - better) / 2)
+    wins = state["wins"].at[a, b].add((1 + better) / 2).at[b, a].add((1 - better) / 2)
 
     def climb(_: Any, score: jax.Array) -> jax.Array:
         chance = jax.nn.sigmoid(score[:, None] - score[None])

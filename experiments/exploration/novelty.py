@@ -1,9 +1,9 @@
 """Should novelty count over the whole run or within an episode? Global and episodic bonuses in mazes.
 
 One seat walks from a start to a goal, at most ten turns, eight steps at least. It is told its place and the open ways.
-Reaching the goal pays 1, and a bonus is added for the observation that a step leads to: N counts it over the run, with
-the batch itself, n within the episode. Policies begin at random. An act is credited with its discounted return-to-go,
-normalised over the same turn of the group's 16 games, which have the same maze.
+The goal pays 1. A bonus is added for the observation that a step leads to. N counts this observation over the run, with
+the batch itself; n counts it within the episode. Policies begin at random. An act is credited with its discounted
+return-to-go, normalised over the same turn of the group's 16 games, which have the same maze.
 
   none      no bonus
   global    0.1 / sqrt(N)
@@ -20,8 +20,8 @@ normalised over the same turn of the group's 16 games, which have the same maze.
   python -m experiments novelty --seeds 20
 
 Paper: Henaff, Jiang and Raileanu 2023, https://arxiv.org/abs/2306.03236. Its figures were read in an earlier version.
-There the agent sees the map, its place alone is counted, rewards are clipped at 1, and weights of 0.1, 1 and 10 are
-tried for the bonus over its running deviation. The count of a state there includes visits up to this one.
+There the agent sees the map, its place alone is counted, and rewards are clipped at 1. The bonus is divided by its
+running deviation, and weights of 0.1, 1 and 10 are tried.
 """
 
 from functools import partial

@@ -174,10 +174,10 @@ class Maze:
 
     @cached_property
     def tables(self) -> tuple[np.ndarray, ...]:
-        """Of all maps, padded: the cell after a step int32 [maps, cells, ways], number in `places` int32 [maps, cells],
+        """Arrays of all maps, padded: the cell after a step int32 [maps, cells, ways], number in `places` int32 [maps, cells],
         `Plan.distance`, `Plan.starts` int32 [maps]."""
-        most, number = max(len(plan.cells) for plan in self.plans), {cell: i for i, cell in enumerate(self.places)}
-        pad = lambda x: np.pad(x, ((0, most - len(x)), *((0, 0),) * (x.ndim - 1)))
+        size, number = max(len(plan.cells) for plan in self.plans), {cell: i for i, cell in enumerate(self.places)}
+        pad = lambda x: np.pad(x, ((0, size - len(x)), *((0, 0),) * (x.ndim - 1)))
         after, distance = (
             np.stack([pad(getattr(plan, name)) for plan in self.plans]) for name in ("after", "distance")
         )
