@@ -174,8 +174,8 @@ class Maze:
 
     @cached_property
     def tables(self) -> tuple[np.ndarray, ...]:
-        """Arrays of all maps, padded: the cell after a step int32 [maps, cells, ways], number in `places` int32 [maps, cells],
-        `Plan.distance`, `Plan.starts` int32 [maps]."""
+        """Arrays int32 of all maps, padded: the cell after a step [maps, cells, ways], the number in `places`
+        [maps, cells], `Plan.distance` [maps, cells], `Plan.starts` [maps]."""
         size, number = max(len(plan.cells) for plan in self.plans), {cell: i for i, cell in enumerate(self.places)}
         pad = lambda x: np.pad(x, ((0, size - len(x)), *((0, 0),) * (x.ndim - 1)))
         after, distance = (
