@@ -111,7 +111,7 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: State) 
 
 CHOICES = {"maps": NONE.choices["maps"], "annotator": ("none", "retrieval", "ranking", "released")}
 ALONE = replace(NONE, advantage=estimate_advantages, init_state=begin, choices=CHOICES).with_hparams(weight=0.04)
-ANNOTATED = 'abstract: "state-of-the-art performance across a range of challenging tasks", sparse ones among them'
+ANNOTATED = 'README of the release: "state-of-the-art performance across a range of challenging, sparse reward tasks"'
 HARD = "A policy without labels must rarely reach the goal, or nothing is shown. Our level."
 STUDY = Study(
     paper=Paper("ONI (Zheng et al.)", "https://arxiv.org/abs/2410.23022", 2024, checked="release"),
