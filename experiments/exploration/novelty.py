@@ -1,17 +1,17 @@
 """Should novelty count over the whole run or within an episode? Global and episodic bonuses in mazes.
 
-One seat walks from a start to a goal, at most ten turns, eight steps at least. It is told its place and the open ways.
+One seat walks from a start to a goal, ten steps away, within eleven turns. It is told its place and the open ways.
 The goal pays 1. A bonus is added for the observation that a step leads to. N counts this observation over the run, with
 the batch itself; n counts it within the episode. Policies begin at random. An act is credited with its discounted
-return-to-go, normalised over the same turn of the group's 16 games, which have the same maze.
+return-to-go, normalised over the same turn of the group's eight games, which have the same maze.
 
   none      no bonus
   global    0.1 / sqrt(N)
   episodic  0.1 if n = 1, else 0
   product   0.1 / sqrt(N) if n = 1, else 0
 
-  corridors/*  four corridors of eight steps leave the start, and one has the goal at its end; always the same maze
-  fresh/*      a winding path of eight steps, one of 64, drawn for each group
+  corridors/*  four corridors of ten steps leave the start, and one has the goal at its end; always the same maze
+  fresh/*      a winding path of ten steps, one of 64, drawn for each group
   one/*        the path of one map, drawn with the seed, in all games
 
   reached  share of games that reach the goal
@@ -38,7 +38,7 @@ from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, NotLower, Paper, 
 from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe, component_returns
 from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 
-LENGTH, TURNS, SIZE, PATHS, GROUPS = 8, 10, 7, 64, 8
+LENGTH, TURNS, SIZE, PATHS, GROUPS = 10, 11, 7, 64, 8
 REACHED, PLACES = "reached", "places"
 STAR = [(LENGTH + row * n, LENGTH + column * n) for row, column in STEPS for n in range(LENGTH + 1)]
 WINDING = [wind(np.random.default_rng(number), LENGTH, SIZE) for number in range(PATHS)]
@@ -82,7 +82,7 @@ NONE = Recipe(
     budget=1,
     updates=150,
     groups=GROUPS,
-    group_size=16,
+    group_size=8,
     measure=partial(component_returns, reached=0),
     pretrained={"budget": 4},
 )
