@@ -1,8 +1,8 @@
 """Can labels that a slow annotator gives during training lead to a goal that reward alone does not find? ONI in a maze.
 
 Maze, policy and credit are those of `novelty`. Four corridors of ten steps leave the start, one has the goal at its
-end, and a game has eleven turns. A script annotates observations while the policy learns. It knows the way, and a fifth of
-its answers is wrong. Answers count from the next update on. A step gets 0.04 r / n^3 besides the point for the goal.
+end, and a game has eleven turns. A script annotates observations while the policy learns. It knows the way, and a fifth
+of its answers is wrong. Answers count from the next update on. A step gets 0.04 r / n^3 besides the point for the goal.
 Here r belongs to the observation that the step leads to, and n counts this observation within the episode.
 
   none       r = 0
