@@ -1,9 +1,10 @@
 """Should novelty count over the whole run or within an episode? Global and episodic bonuses in mazes.
 
 One seat walks from a start to a goal, ten steps away, within eleven turns. It is told its place and the open ways.
-The goal pays 1. A bonus is added for the observation that a step leads to. N counts this observation over the run, with
-the batch itself; n counts it within the episode. Policies begin at random. An act is credited with its discounted
-return-to-go, normalised over the same turn of the group's eight games, which have the same maze.
+The goal pays 1; a random player reaches it in one game of 170,000. A bonus is added for the observation that a step
+leads to. N counts this observation over the run, with the batch itself; n counts it within the episode. Policies begin
+at random. An act is credited with its discounted return-to-go, normalised over the same turn of the group's eight
+games, which have the same maze.
 
   none      no bonus
   global    0.1 / sqrt(N)
