@@ -84,7 +84,7 @@ NONE = Recipe(
     warm_start_deal=random_advice,
     warm_start_updates=100,
     budget=1,
-    updates=60,
+    updates=40,
     groups=GROUPS,
     group_size=8,
     measure=partial(component_returns, solved=0),
