@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxmarl_llm.rl import advantages, losses, returns, segments, statistics, value_table
+from jaxmarl_llm.rl import advantages, counts, losses, returns, segments, statistics, value_table
 from jaxmarl_llm.rl.advantages.hierarchical import hierarchical
 from jaxmarl_llm.rl.rewards import components, multipliers, rubrics, votes
 from jaxmarl_llm.rl.shapes import LEGEND, check_shapes
@@ -15,7 +15,7 @@ SIZES = {"B": 5, "T": 3, "A": 2, "R": 5, "M": 4, "N": 6, "C": 7, "D": 8, "K": 3,
 SIZES |= {"pair": 2}
 BOOLS = {"where", "acted", "known", "begins", "played", "met", "same"}
 INTS = {"group", "key", "turn", "step", "observation", "action", "role", "game", "answer", "label", "member", "view"}
-INTS |= {"tokens", "reference", "length", "reference_length"}
+INTS |= {"tokens", "reference", "length", "reference_length", "names", "told"}
 # what a function needs beside
 REST = {"num_groups": 3, "num_keys": 3, "num_observations": 4, "num_roles": 2, "n": 2, "baseline": "mean", "answers": 3}
 REST |= {
@@ -61,6 +61,8 @@ FUNCTIONS = [
     (statistics.mutual_information, "joint [X,Y]"),
     (statistics.auc, "joint [X,L]"),
     (segments.gae_hierarchical, "where reward turn_value segment_value switch_value begins [B,T,...] last [B,...]"),
+    (counts.within_episode, "where names [B,T,A]"),
+    (counts.arrivals, "acted told [B,T,A]"),
     (value_table.to_go, "where reward [B,T,A]"),
     (value_table.unexplained_variance, "where value returns [...]"),
     (advantages.reinforce, "acted reward [B,T,A] group [B]"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_llm.environments.around.wrappers import Around
-from jaxmarl_llm.environments.base import Fields, View
+from jaxmarl_llm.environments.base import Fields, MessageFrom, View, phrases
 from jaxmarl_llm.environments.helpers import Script, uniform
 from jaxmarl_llm.text.grammar import options_of
 
@@ -22,6 +23,7 @@ class Guidance(NamedTuple):
     turns: Any = 0  # int32: the guide speaks in so many first turns
     right: Any = True  # bool: it names the answers of the script; else a random one, or none, anew in each turn
     deal: Any = None  # the deal of the inner game
+    answers: Any = None  # int32 [situations]: the advice of a guide that recalls, `actions` for silence
 
 
 class GuidedState(struct.PyTreeNode):
@@ -30,6 +32,7 @@ class GuidedState(struct.PyTreeNode):
     advice: jax.Array  # int32 [A]: the advised action, or the number of actions for silence
     legal: jax.Array  # bool [A, N]
     guidance: Guidance
+    situation: jax.Array  # int32 [A]: the number of the last observation, 0 for a guide that does not recall
 
 
 @dataclass(frozen=True)
@@ -41,13 +44,21 @@ class Guided(Around):
     in a row (`trajectory.exchange_told`). The script `follower` gives the advised answer, or without advice a random
     one. A policy that imitates it where advice is random follows advice and knows nothing else.
 
-    Raises ValueError for a script that the game lacks, and for a game of several grammars.
+    A guide that `recalls` reads its advice from a table of answers, which training keeps and gives with the deal. The
+    entry is that of the observation before the answer. The last measure, `situation`, is the number of that
+    observation, below `situations`. All seats share the table.
+
+    Raises ValueError for a script that the game lacks, and for a game of several grammars. Raises it also for a guide
+    that recalls in a game where seats hear each other.
     """
 
     script: str = "correct"
+    recalls: bool = field(default=False, metadata={"described": "if changed"})
 
     def __post_init__(self):
         super().__post_init__()
+        if self.recalls and any(isinstance(x, MessageFrom) for x in self.game.observation):
+            raise ValueError(f"A guide recalls by phrases, and seats of {type(self.game).__name__} hear free words.")
         if self.script not in self.game.scripts:
             known = ", ".join(self.game.scripts)
             raise ValueError(f"{type(self.game).__name__} has no script {self.script!r}: its scripts are {known}.")
@@ -55,6 +66,14 @@ class Guided(Around):
             raise ValueError(
                 f"A guide names one of the actions, and {type(self.game).__name__} asks for other answers."
             )
+
+    @property
+    def situations(self) -> int:
+        return math.prod(len(texts) + 1 for texts in phrases(self.game.observation))
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        return (*super().measures, *("situation",) * self.recalls)
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -85,18 +104,37 @@ class Guided(Around):
 
     def step(self, state: GuidedState, action: jax.Array, key: jax.Array) -> tuple[GuidedState, View, jax.Array]:
         game, view, reward = self.game.step(state.game, action, key)
-        return *self._advise(game, view, state.turn + 1, state.guidance, jax.random.fold_in(key, 1)), reward
+        after, view = self._advise(game, view, state.turn + 1, state.guidance, jax.random.fold_in(key, 1))
+        if self.recalls:
+            assert view.measured is not None
+            view = view.replace(measured=view.measured.at[:, -1].set(state.situation.astype(jnp.float32)))
+        return after, view, reward
 
     def _advise(
         self, game: Any, view: View, turn: jax.Array, guidance: Guidance, key: jax.Array
     ) -> tuple[GuidedState, View]:
-        guidance = Guidance(jnp.int32(guidance.turns), jnp.bool_(guidance.right), guidance.deal)
-        seats = jnp.arange(self.agents, dtype=jnp.int32)
-        script = self.game.scripts[self.script]
-        right = jnp.stack([script(game, seat, jax.random.key(0)) for seat in seats]).astype(jnp.int32)
+        guidance = guidance._replace(turns=jnp.int32(guidance.turns), right=jnp.bool_(guidance.right))
+        situation = jnp.zeros(self.agents, jnp.int32)
+        if self.recalls:
+            situation = jnp.where(view.acting, self._number(view), 0)
+            silent = jnp.full(self.agents, self.actions, jnp.int32)
+            knows = silent if guidance.answers is None else guidance.answers[situation].astype(jnp.int32)
+            before = jnp.zeros((self.agents, 0)) if view.measured is None else view.measured
+            view = view.replace(measured=jnp.pad(before, ((0, 0), (0, 1))))
+        else:
+            seats = jnp.arange(self.agents, dtype=jnp.int32)
+            script = self.game.scripts[self.script]
+            knows = jnp.stack([script(game, seat, jax.random.key(0)) for seat in seats]).astype(jnp.int32)
         silence = jnp.ones((self.agents, 1), bool)
         random = jax.vmap(uniform)(jax.random.split(key, self.agents), jnp.concatenate([view.legal, silence], 1))
-        advice = jnp.where(turn < guidance.turns, jnp.where(guidance.right, right, random), self.actions)
+        advice = jnp.where(turn < guidance.turns, jnp.where(guidance.right, knows, random), self.actions)
         told = jnp.where(view.acting, advice, -1).astype(view.phrases.dtype)
         view = view.replace(phrases=jnp.concatenate([view.phrases, told[:, None]], 1))
-        return GuidedState(game, turn, advice, view.legal, guidance), view
+        return GuidedState(game, turn, advice, view.legal, guidance, situation), view
+
+    def _number(self, view: View) -> jax.Array:
+        """The number int32 [A] of each seat's observation, below `situations`; 0 without a phrase."""
+        number = jnp.zeros(self.agents, jnp.int32)
+        for i, texts in enumerate(phrases(self.game.observation)):
+            number = number * (len(texts) + 1) + view.phrases[:, i] + 1
+        return number

@@ -70,6 +70,40 @@ def test_the_guide_speaks_in_one_phrase_before_each_answer():
     assert GAME.observation[-1][int(view.phrases[0, -1])] == " The guide is silent."
 
 
+def test_a_guide_that_recalls_reads_the_row_of_the_observation():
+    """Observations have a result and a colour, 4 and 10 phrases. The table knows two of the locks, after any result."""
+    game = Guided(INNER, recalls=True)
+    check_game(game)
+    assert game.situations == 5 * 11 and game.measures == (*INNER.measures, "situation")
+    table = np.full(game.situations, KEYS)
+    for result in range(4):
+        table[(result + 1) * 11 + 1], table[(result + 1) * 11 + 3] = 0, 2  # red and blue
+    deal = Guidance(6, True, jnp.int32(4), jnp.asarray(table))
+    actions, _, advice = play(game, "follower", deal)
+    assert (np.asarray(actions)[:, 0] == 0).all() and (np.asarray(advice)[:, 1] == KEYS).all()
+
+    @jax.jit
+    def turns(actions):
+        state, _ = game.reset(jax.random.key(0), 0, deal)
+
+        def turn(state, action):
+            state, view, _ = game.step(state, action[None], jax.random.key(1))
+            return state, (view.measured[0], view.phrases[0])
+
+        return jax.lax.scan(turn, state, actions)[1]
+
+    measured, told = map(np.asarray, turns(jnp.array([0, 3, 5, 1, 2])))
+    # red at the start, then green after it opens, stays shut, nothing happens; then blue
+    assert measured[:, -1].tolist() == [1 * 11 + 1, 2 * 11 + 2, 3 * 11 + 2, 4 * 11 + 2, 2 * 11 + 3]
+    assert told[:, -1].tolist() == [KEYS, KEYS, KEYS, 2, KEYS]
+
+
+def test_a_guide_that_recalls_nothing_is_silent():
+    game = Guided(INNER, recalls=True)
+    _, _, advice = play(game, "random", Guidance(6, True, jnp.int32(4)))
+    assert {*np.asarray(advice).ravel().tolist()} <= {-1, KEYS}
+
+
 def test_what_cannot_be_guided_is_refused():
     with pytest.raises(ValueError, match="no script 'wise'"):
         Guided(INNER, "wise")

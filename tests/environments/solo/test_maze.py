@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.environments.check import check_game
-from jaxmarl_llm.environments.solo.maze import MAP, Maze
+from jaxmarl_llm.environments.solo.maze import MAP, Maze, draw_map, read_map, wind
 from jaxmarl_llm.evaluation.exact import solve
 from tests.support.team_plays import acted, deals_are_what_reset_draws, played, row, totals
 
@@ -76,6 +76,50 @@ def test_starts_that_are_given():
     assert cell() == {*range(6)} and cell((jnp.int32(4), jnp.int32(3))) == {4, 5, 0}
 
 
+SEVERAL = Maze(("..G", ".#."), turns=5, more=(("G....",), ("..#", "..G")), bumps=False)
+FAR = ((2, 1, 3, 1), (1, 2, 3, 4), (3, 2, 2, 1))  # by hand, of the open cells in order of reading
+
+
+def test_several_maps():
+    """Each map is drawn as often; places that maps share are told in the same words; the goal is that of the map."""
+    check_game(SEVERAL)
+    record, met = played(SEVERAL, "correct", games=600), []
+    for g in range(600):
+        number = int(record["state"].map[0, g])
+        plan = SEVERAL.plans[number]
+        start = int(record["state"].cell[0, g])
+        r, c = plan.cells[start]
+        told = row(SEVERAL, record, g, 0)[1]
+        assert told.endswith(f" You are in row {r + 1}, column {c + 1}.") and "wall" not in told
+        assert SEVERAL.maps[number][r][c] == "."
+        (goal,) = [(r, c) for r, line in enumerate(SEVERAL.maps[number]) for c, sign in enumerate(line) if sign == "G"]
+        assert plan.cells[-1] == goal and len(acted(SEVERAL, record, g)) == FAR[number][start]
+        assert totals(record)[g, 0, 0] == 1
+        met.append((number, start))
+    assert {*met} == {(number, cell) for number in range(3) for cell in range(4)}
+    share = np.bincount([number for number, _ in met]) / 600
+    np.testing.assert_allclose(share, 1 / 3, atol=0.08)
+    assert deals_are_what_reset_draws(SEVERAL)
+    assert "row" not in SEVERAL.rules[0][0] and len(SEVERAL.observation) == 2
+
+
+def test_a_path_winds_without_a_shorter_way():
+    for seed in range(20):
+        path = wind(np.random.default_rng(seed), 8, 7)
+        rows = draw_map(path)
+        plan = read_map(rows)
+        assert len({*path}) == 9 == sum(sign != "#" for row in rows for sign in row) and max(map(max, path)) < 7
+        assert plan.distance[plan.cells.index(path[0])] == 8 and plan.cells[-1] == path[-1]
+    with pytest.raises(ValueError, match="1 to 24 steps"):
+        wind(np.random.default_rng(0), 25, 7)
+
+
+def test_a_map_that_is_given():
+    keys = jax.random.split(jax.random.key(0), 100)
+    state = jax.vmap(lambda key: SEVERAL.reset(key, 0, (jnp.int32(3), jnp.int32(2), jnp.int32(1)))[0])(keys)
+    assert {*state.map.tolist()} == {1} and {*state.cell.tolist()} == {3, 0}
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
@@ -86,6 +130,8 @@ def test_starts_that_are_given():
         ({"map": (".X", ".G")}, "signs"),
         ({"map": ("..",)}, "a goal"),
         ({"map": ("G#.",)}, "a way"),
+        ({"more": ((".G", ".G"),)}, "same number of goals"),
+        ({"more": (("G#.",),)}, "a way"),
     ],
 )
 def test_settings(settings, says):
