@@ -36,7 +36,8 @@ class Instruments:
     another instrument costs nothing but the knowledge of the reading.
 
     Component `solved`, paid after the last answer: 1 if all answers were right. Measure `right`: 1 for a right answer.
-    A reply is news, so the entropy of a policy that has not learnt the answers rises after it.
+    A reply is news. A policy that has imitated `half_right` is certain of its calls, and unsure after every second
+    reply.
 
     The text is silent about the right answers on purpose: they are to be learnt from reward. All chance is in the deal.
     Raises ValueError for rounds outside 1 to 6 and for values outside 2 to 5.
@@ -73,8 +74,8 @@ class Instruments:
         return (
             (
                 f"You read {self.rounds} instruments. For each you first name it, then you are told its reading and "
-                f"answer {letters}. Each reading of each instrument has one right answer. If all answers are right, you "
-                "get 1 point at the end.",
+                f"answer {letters}. Each reading of each instrument has one right answer. If all answers are right, "
+                "you get 1 point at the end.",
             ),
         )
 
@@ -92,8 +93,9 @@ class Instruments:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`calls` names the instrument that is due and answers at random; `correct` answers right as well."""
-        return {"random": random_player(self.view), "calls": self._calls, "correct": self._correct}
+        """`correct` names the instrument that is due and answers right. `half_right` does so too, but its answer is
+        random for every second instrument."""
+        return {"random": random_player(self.view), "half_right": self._half_right, "correct": self._correct}
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[InstrumentState, View]:
         state = self._start(jax.random.randint(key, (self.rounds,), 0, self.values, jnp.int32))
@@ -138,9 +140,10 @@ class Instruments:
         at = self._round(state)
         return (state.readings[at] + at) % self.values
 
-    def _calls(self, state: InstrumentState, seat: jax.Array, key: jax.Array) -> jax.Array:
+    def _half_right(self, state: InstrumentState, seat: jax.Array, key: jax.Array) -> jax.Array:
         letter = uniform(key, jnp.arange(self.actions) < self.values)
-        return jnp.where(self._calling(state), self._round(state), letter).astype(jnp.int32)
+        guesses = ~self._calling(state) & (self._round(state) % 2 == 1)
+        return jnp.where(guesses, letter, self._correct(state, seat, key)).astype(jnp.int32)
 
     def _correct(self, state: InstrumentState, seat: jax.Array, key: jax.Array) -> jax.Array:
         return jnp.where(self._calling(state), self._round(state), self._right(state)).astype(jnp.int32)

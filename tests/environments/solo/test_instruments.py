@@ -12,7 +12,7 @@ from tests.support.team_plays import acted, close, deals_are_what_reset_draws, g
 GAME = Instruments(rounds=2, values=2)
 
 
-@pytest.mark.parametrize("player, solves", [("random", None), ("calls", 1 / 4), ("correct", 1.0)])
+@pytest.mark.parametrize("player, solves", [("random", None), ("half_right", 1 / 2), ("correct", 1.0)])
 def test_against_python(player, solves):
     record = played(GAME, player)
     for g in range(60):
@@ -26,6 +26,7 @@ def test_against_python(player, solves):
                 assert named == NAMES[i]
                 right.append(said[2 * i + 1] == "AB"[(READINGS.index(reading) + i) % 2])
         if right:
+            assert right[0]
             want = np.array([[0, 0], [0, right[0]], [0, 0], [all(right), right[1]]], float)
             np.testing.assert_array_equal(given(record)[:, g, 0], want)
     if solves is not None:
