@@ -50,8 +50,9 @@ def test_schedules_and_a_shared_program():
 
 @pytest.mark.long
 def test_the_second_step_learns_from_what_the_arm_says():
-    """Nothing is kept before the first update, so that only `released` makes a second step in it, on the fresh games as
-    the release's loop does. Later a kept game counts if it was good and, compared anew, is good."""
+    """Nothing is kept before the first update, so that only `repeated` makes a second step in it, on the fresh games as
+    the release's loop does with batches of dynamic size. Later a kept game counts if it was good and, compared anew,
+    is good."""
     game = LockChain(1, 2, in_order=True, decoys=1)
     size = {"groups": 4, "group_size": 4, "size": TinySize(layers=1), "measure": lambda episodes: {}}
     recipe = dataclasses.replace(NONE, game=game, arrange=partial(always, deal=1), **size)
@@ -64,8 +65,8 @@ def test_the_second_step_learns_from_what_the_arm_says():
     weights = {name: jax.tree.leaves(one.learners.weights) for name, (one, _, _) in after.items()}
     for name, like in (("none", "fresh"), ("as_it_was", "spear")):  # one step alone, of equal rewards
         jax.tree.map(np.testing.assert_array_equal, weights[name], weights[like])
-    once, twice = after["released"][2]
-    for x, y, z in zip(weights["released"], *map(jax.tree.leaves, (twice, once)), strict=True):
+    once, twice = after["repeated"][2]
+    for x, y, z in zip(weights["repeated"], *map(jax.tree.leaves, (twice, once)), strict=True):
         np.testing.assert_allclose(x, y, atol=1e-6)
         assert np.abs(np.asarray(y) - z).max() > 1e-6
     for name in ("constant", "as_it_was"):
