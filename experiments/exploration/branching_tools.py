@@ -1,8 +1,8 @@
 """Does branching where a tool's reply raises the entropy save tool calls? ARPO and AEPO on instruments.
 
 One seat calls six instruments in turn, and answers each reading with one of three letters (`Instruments`). A point is
-paid if all answers are right. Policies have imitated a player that calls right and answers three instruments right and
-three at random, so that every second reply opens a free choice. They solve one game in 27. A group has 16 episodes.
+paid if all answers are right. Policies have imitated a player that calls right, and answers three instruments right and
+three at random. So every second reply opens a free choice, and one game in 27 is solved. A group has 16 episodes.
 
   alone    all start at the first turn (GRPO)
   chance   eight start there; after each reply an episode in play is copied with probability 0.5, until there are 16
@@ -40,7 +40,7 @@ from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
 from jaxmarl_llm.rl.statistics import whiten
 from jaxmarl_llm.rollout.branching import by_entropy
-from jaxmarl_llm.studies.curves import mean_over_updates, mean_while, spent_until
+from jaxmarl_llm.studies.curves import mean_over_updates, mean_while, sum_until
 from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Arranged, Experience
@@ -124,6 +124,6 @@ STUDY = Study(
         Lower(PAID, "arpo", than="twelve", source="theory", where="Copies compare answers to one reading."),
         AtLeast(RISE, "alone", 0.1, source="theory", where="Else nothing marks a turn.", condition=True),
     ),
-    derived={PAID: partial(spent_until, metric=SOLVED, spent=CALLS), MEAN: partial(mean_over_updates, metric=SOLVED)}
+    derived={PAID: partial(sum_until, metric=SOLVED, spent=CALLS), MEAN: partial(mean_over_updates, metric=SOLVED)}
     | {RISE: partial(mean_while, metric="rise", low=SOLVED)},
 )

@@ -66,14 +66,14 @@ def spear(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.
     games = step.collect_experience(parts, run, hparams, key, number)
     batches = step.make_batches(parts, games.experience, games.advantages)
     learners, metrics = step.apply_update(parts, run.learners, hparams, batches, key, {})
-    (name, fresh), (one, other) = *batches.items(), jax.random.split(key_for(key, POOL))
-    kept, median = replay.draw_update(ring, name, one), jnp.nan_to_num(jnp.nanmedian(means))
+    (name, fresh), (draw_key, mask_key) = *batches.items(), jax.random.split(key_for(key, POOL))
+    kept, median = replay.draw_update(ring, name, draw_key), jnp.nan_to_num(jnp.nanmedian(means))
     part = select(hparams, "replayed", recalibrated=kept, as_it_was=kept, fresh=fresh)
     was, now = part.batch.advantage, part.batch.value_target - median
     good = select(hparams, "replayed", recalibrated=(was > 0) & (now > 0), as_it_was=was > 0, fresh=True)
     advantage, mask = select(hparams, "replayed", recalibrated=now, as_it_was=was, fresh=was), part.batch.mask & good
     logp = score_policies(parts, learners.weights, name, part.rows, part.sampled)[0].logp
-    drawn = jax.random.uniform(other, logp.shape)
+    drawn = jax.random.uniform(mask_key, logp.shape)
     out = advantages.high_covariance(drawn, logp, advantage, mask, share=hparams["share"], low=0.2, high=6.0)
     weight = hparams["replay"] * (1 - hparams["fading"])
     again = part.replace(batch=part.batch.replace(advantage=weight * jnp.where(out, 0, advantage), mask=mask))

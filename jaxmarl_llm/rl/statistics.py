@@ -104,8 +104,8 @@ def high_covariance(
     ``high``.
 
     The covariance of a token is (A - mean A) (logp - mean logp). High ones narrow the policy most, and the tokens can
-    be left out of a surrogate: ``jnp.where(chosen, 0, advantage)``. ``drawn`` are uniform random numbers. Of n tokens
-    max(floor(share n), 1) are chosen, or all between the bounds if these are fewer; for a share of 0 none.
+    be left out of a surrogate: ``jnp.where(chosen, 0, advantage)``. ``drawn`` are uniform random numbers. For n
+    tokens max(floor(share n), 1) are chosen, or all between the bounds if these are fewer; for a share of 0 none.
 
     Cui et al., The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models (2025, Clip-Cov),
     https://arxiv.org/abs/2505.22617; formula of the code released for SPEAR, https://arxiv.org/abs/2509.22601.

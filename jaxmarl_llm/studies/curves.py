@@ -16,7 +16,7 @@ def updates_to(curves: Mapping[str, np.ndarray], *, metric: str, bound: float = 
     return np.where(reached.any(1), reached.argmax(1) + 1, curve.shape[1])
 
 
-def spent_until(
+def sum_until(
     curves: Mapping[str, np.ndarray], *, metric: str, spent: str, bound: float = 0.9, over: int = 5
 ) -> np.ndarray:
     """The sum of the metric `spent` up to the update in which `updates_to` is reached; of all updates if it is not."""
