@@ -96,8 +96,8 @@ def test_the_loss_of_aepo_is_that_of_copies_of_its_code():
         total, slope = 0.0, np.zeros(shape)
         for at in zip(*np.nonzero(mask), strict=True):
             a, r = weighed[at], ratio[at]
-            terms = [r * a, np.clip(r, 0.8, 1.2) * a] + [3 * a] * (a < 0)
-            total -= max(min(terms[:2]), *terms[2:]) if a < 0 else min(terms)
+            surrogate = min(r * a, np.clip(r, 0.8, 1.2) * a)
+            total -= max(surrogate, 3 * a) if a < 0 else surrogate
             if a > 0:
                 slope[at] = -a * min(r, 1.2) if kept or r < 1.2 else 0
             elif 0.8 < r < 3:
@@ -109,4 +109,5 @@ def test_the_loss_of_aepo_is_that_of_copies_of_its_code():
 
 def test_all_arms_but_the_smaller_group_share_a_program():
     for name, arm in STUDY.arms.items():
-        assert differences(ARPO, arm) <= {"hparams", "selection"} | {"group_size"} * (name == "twelve"), name
+        size = {"group_size"} if name == "twelve" else set()
+        assert differences(ARPO, arm) <= {"hparams", "selection"} | size, name
