@@ -38,7 +38,9 @@ def probe_first(
     The entropies are those before the first turn and in the turns `replies`, bool [T], of `seat`. `Recipe.arrange`
     reads the state, and the estimator returns it unchanged. Metrics do not count the turns of the probe.
     """
-    entropy = play_probe(parts, run, key_for(key, UPDATE, number)).branches.entropy[..., seat]
+    branches = play_probe(parts, run, key_for(key, UPDATE, number)).branches
+    assert branches is not None
+    entropy = branches.entropy[..., seat]
     first = first_by_probe(entropy[:, 0], entropy[:, replies].mean(1), parts.recipe.group_size)
     return step.on_policy_step(parts, run.replace(state=first), hparams, key, number)
 
