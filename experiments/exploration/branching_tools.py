@@ -15,7 +15,7 @@ three at random. So every second reply opens a free choice, and one game in 27 i
 
   solved         share of games solved, of the first six members of groups, which start at the first turn in all arms
   calls          calls of an update, a shared one once, with those of the probe
-  largest tree   share of a group's episodes that have the most common first turn
+  largest tree   share of a group's episodes that have the most common first turn, mean over all updates
   rise           entropy before answers less that before calls, while at most half of the games are solved
 
   python -m experiments branching_tools --seeds 20
@@ -66,7 +66,7 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: jax.Arr
     metrics = {
         SOLVED: by_group(reward.sum((1, 2)))[:, :SHOWN].mean(),
         CALLS: made[:, ~REPLIES].sum() + select(hparams, "first", alone=0, half=0, probe=groups * ROUNDS),
-        TREE: (first_turn[:, :, None] == first_turn[:, None]).mean(2).max(1).mean(),
+        "tree": (first_turn[:, :, None] == first_turn[:, None]).mean(2).max(1).mean(),
         "rise": entropy[:, REPLIES].mean() - entropy[:, ~REPLIES].mean(),
     }
     return Advantages(advantages.grpo(reward, *experience.acts), state=state, metrics=metrics)
@@ -125,5 +125,5 @@ STUDY = Study(
         AtLeast(RISE, "alone", 0.1, source="theory", where="Else nothing marks a turn.", condition=True),
     ),
     derived={PAID: partial(sum_until, metric=SOLVED, spent=CALLS), MEAN: partial(mean_over_updates, metric=SOLVED)}
-    | {RISE: partial(mean_while, metric="rise", low=SOLVED)},
+    | {RISE: partial(mean_while, metric="rise", low=SOLVED), TREE: partial(mean_over_updates, metric="tree")},
 )
