@@ -97,6 +97,29 @@ def inliers(advantage: Array, where: Array, *, sigmas: Number = 3.0) -> Array:
     return where & (jnp.abs(whiten(advantage, where)) <= sigmas)
 
 
+def high_covariance(
+    drawn: Array, logp: Array, advantage: Array, where: Array, *, share: Number, low: Number, high: Number
+) -> Array:
+    """bool [...]: a random share of the tokens of ``where``, among those whose covariance is between ``low`` and
+    ``high``.
+
+    The covariance of a token is (A - mean A) (logp - mean logp). High ones narrow the policy most, and the tokens can
+    be left out of a surrogate: ``jnp.where(chosen, 0, advantage)``. ``drawn`` are uniform random numbers. For n
+    tokens max(floor(share n), 1) are chosen, or all between the bounds if these are fewer; for a share of 0 none.
+
+    Cui et al., The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models (2025, Clip-Cov),
+    https://arxiv.org/abs/2505.22617; formula of the code released for SPEAR, https://arxiv.org/abs/2509.22601.
+    """
+    check_shapes("where drawn logp advantage [...]", where, drawn, logp, advantage)
+    centred = lambda x: keep(x, where) - mean_of(x, where).value
+    covariance = centred(advantage) * centred(logp)
+    between = where & (covariance > low) & (covariance < high)
+    count = jnp.where(jnp.asarray(share) > 0, jnp.maximum(jnp.floor(share * where.sum()), 1), 0)
+    order = jnp.argsort(jnp.where(between, drawn, jnp.inf), axis=None)
+    rank = jnp.zeros(where.size, jnp.int32).at[order].set(jnp.arange(where.size, dtype=jnp.int32))
+    return between & (rank.reshape(where.shape) < count)
+
+
 def weighted_mean(x: Array, key: Array, num_keys: int, where: Array, weights: Array | None) -> Array:
     """The mean of x [...] under each key -> [num_keys], with ``weights`` [...] or without.
 

@@ -42,31 +42,61 @@ class BranchState(NamedTuple):
 
 
 def by_entropy(
-    state: BranchState, *, first: Any, base: Any, weight: Any, penalty: Any = 0.0, seat: int = 0
+    state: BranchState,
+    *,
+    first: Any,
+    base: Any,
+    weight: Any,
+    penalty: Any = 0.0,
+    seat: int = 0,
+    due: Any = None,
+    lag: Any = 0,
 ) -> jax.Array:
     """Branches where the entropy of a seat's next token has risen since its first utterance: int32 [G, N].
 
-    Members below `first` are never replaced; the other members are free until they become copies or are copied. From
-    its second turn on, a member that is not free is copied with the probability
+    Members below `first`, a number or one for each group, int32 [G, 1], are never replaced. The other members are free
+    until they become copies or are copied. From its second turn on, a member that is not free is copied with the
+    probability
 
         clip(base + weight (H_t - H_first), 0, 1) max(0, 1 - penalty n)
 
     H_t is the entropy, in nats, of the next token of `seat`, which must speak in every turn. H_first is the entropy
     before its first utterance, and n counts the turns just before this one with a branch. A copy replaces the next free
-    member; without free members there is no branch. With `weight` 0 the probability does not depend on entropy.
+    member; without free members there is no branch. With `weight` 0 the probability does not depend on entropy. With
+    `due` bool [T] or longer, e.g. the turns after replies of a tool, other turns neither branch nor count. With a `lag`
+    H_t is the entropy of so many turns before, the first turn's at least.
 
-    Dong et al., Agentic Reinforced Policy Optimization (2025), https://arxiv.org/abs/2507.19849.
+    Dong et al., Agentic Reinforced Policy Optimization (2025), https://arxiv.org/abs/2507.19849. Its release copies an
+    episode before the reply is read, so its entropy is that of one reply before.
     Penalty: Dong et al., Agentic Entropy-Balanced Policy Optimization (2025), https://arxiv.org/abs/2510.14545. Its
     release counts consecutive branches of a question, not of an episode.
     """
     turn, entropy, members = state.turn, state.entropy[..., seat], jnp.arange(state.going.shape[1])
-    change = jnp.take(entropy, turn, 2) - entropy[..., 0]
-    later = (jnp.arange(entropy.shape[2]) >= turn)[None, None]
-    in_a_row = (state.branched | later)[..., ::-1].astype(jnp.int32).cumprod(-1).sum(-1) - later.sum()
+    turns = entropy.shape[2]
+    counts = jnp.ones(turns, bool) if due is None else jnp.asarray(due)[:turns]
+    seen = jnp.maximum(turn - jnp.asarray(lag, jnp.int32), 0)
+    change = jnp.take(entropy, seen, 2) - entropy[..., 0]
+    earlier = ((jnp.arange(turns) < turn) & counts)[None, None]
+    in_a_row = ((state.branched | ~earlier)[..., ::-1].astype(jnp.int32).cumprod(-1)[..., ::-1] * earlier).sum(-1)
     chance = jnp.clip(base + weight * change, 0, 1) * jnp.maximum(0, 1 - penalty * in_a_row)
-    free = (members >= first)[None] & state.untouched
-    wants = ~free & state.going & (turn > 0) & (jax.random.uniform(state.key, chance.shape) < chance)
+    free = (members[None] >= first) & state.untouched
+    wants = ~free & state.going & (turn > 0) & counts[turn] & (jax.random.uniform(state.key, chance.shape) < chance)
     return fill_free(free, wants)
+
+
+def first_by_probe(root: jax.Array, replies: jax.Array, members: int, *, sensitivity: Any = 0.5) -> jax.Array:
+    """The members of each group that begin at the first turn, from a probe's entropies: int32 [G, 1] in 1 to N.
+
+        min(floor(N sigmoid(sensitivity (root - replies))) + 1, N)
+
+    `root` and `replies` float32 [G] are the probe's entropy before its first utterance and its mean entropy after
+    replies of a tool. The other members are left for branches, as `first` of `by_entropy`.
+
+    Dong et al., Agentic Entropy-Balanced Policy Optimization (2025), https://arxiv.org/abs/2510.14545; the rounding is
+    that of its release, whose mean includes the first utterance.
+    """
+    share = jax.nn.sigmoid(sensitivity * (root - replies))
+    return jnp.clip(jnp.floor(members * share) + 1, 1, members).astype(jnp.int32)[:, None]
 
 
 def at_turns(state: BranchState, *, at: Any, source: Any) -> jax.Array:

@@ -16,6 +16,14 @@ def updates_to(curves: Mapping[str, np.ndarray], *, metric: str, bound: float = 
     return np.where(reached.any(1), reached.argmax(1) + 1, curve.shape[1])
 
 
+def sum_until(
+    curves: Mapping[str, np.ndarray], *, metric: str, spent: str, bound: float = 0.9, over: int = 5
+) -> np.ndarray:
+    """The sum of the metric `spent` up to the update in which `updates_to` is reached; of all updates if it is not."""
+    until = updates_to(curves, metric=metric, bound=bound, over=over).astype(int)
+    return np.take_along_axis(np.cumsum(curves[spent], 1), until[:, None] - 1, 1)[:, 0]
+
+
 def fall_from_peak(curves: Mapping[str, np.ndarray], *, metric: str) -> np.ndarray:
     """The peak of a metric minus its final value, both as means over a tenth of the updates."""
     over = max(1, curves[metric].shape[1] // 10)

@@ -54,7 +54,10 @@ ENVIRONMENTS: dict[str, Any] = {
     "of the notebook": from_notebook(),
 }
 GROUPS, GROUP_SIZE = 24, 4
-SILENT = ("SixTurns", "TwentyQuestions", "Discussion", "LockChain", "Stairs", "Quiz", "Graded", "Advised", "Letters")
+SILENT = (
+    *("SixTurns", "TwentyQuestions", "Discussion", "LockChain", "Stairs", "Quiz", "Graded", "Advised", "Letters"),
+    "Instruments",
+)
 """Classes whose texts say nothing of rewards."""
 
 

@@ -206,6 +206,30 @@ def test_inliers_are_within_three_deviations():
     assert inliers(ten, np.ones(10, bool), 3.001).all()
 
 
+def test_tokens_of_high_covariance_are_chosen_at_random_in_the_number_that_is_asked_for():
+    """The release's loop: of the tokens between the bounds, a share of all trained tokens, each as often as another."""
+    rng = np.random.default_rng(6)
+    logp, advantage = rng.normal(size=(2, 8, 10)).astype(np.float32)
+    where = rng.random((8, 10)) < 0.9
+    covariance = (advantage - advantage[where].mean()) * (logp - logp[where].mean())
+    between = where & (covariance > 0.2) & (covariance < 1.5)
+    logp[~where] = np.nan
+
+    @jax.jit
+    def rate(share):
+        choose = lambda key: statistics.high_covariance(
+            jax.random.uniform(key, where.shape), logp, advantage, where, share=share, low=0.2, high=1.5
+        )
+        chosen = jax.vmap(choose)(jax.random.split(jax.random.key(0), 2000))
+        return chosen.mean(0), chosen.sum((1, 2))
+
+    for share, number in ((0.0, 0), (1e-4, 1), (0.1, int(0.1 * where.sum())), (1.0, between.sum())):
+        share_chosen, count = rate(share)
+        assert (np.asarray(count) == number).all()
+        np.testing.assert_allclose(share_chosen, between * number / between.sum(), atol=0.05)
+    assert 8 < between.sum() < where.sum()
+
+
 def test_duration_weights_have_mean_one_and_the_ratios_of_the_durations():
     where = jnp.array([True, True, True, False])
     found = statistics.duration_weights(jnp.array([1.0, 2.0, 9.0, jnp.nan]), where)

@@ -18,7 +18,7 @@ from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.choices import select
-from jaxmarl_llm.rollout.branching import BranchState, at_turns, by_entropy, fill_free
+from jaxmarl_llm.rollout.branching import BranchState, at_turns, by_entropy, fill_free, first_by_probe
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet, strings, words
 from jaxmarl_llm.rollout.trajectory import gather_sampled
@@ -179,6 +179,44 @@ def test_by_entropy_is_its_formula():
         assert (member[:, 0, 0] == 0).all()
         chance = float(np.clip(0.3 + weight * (entropy[turn] - entropy[0]), 0, 1)) * max(0, 1 - penalty * in_a_row)
         assert float((member[:, 0, 1] == 0).mean()) == pytest.approx(chance * (turn > 0), abs=0.03)
+
+
+def test_turns_that_are_not_due_neither_branch_nor_count():
+    """The chance as above, of turns 1, 3 and 5 of six, with the entropy of now or of `lag` turns before."""
+    due, turns = jnp.arange(6) % 2 == 1, 6
+    entropy = jnp.tile(jnp.array([0.2, 0.9, 0.1, 0.7, 0.3, 1.1])[:, None], (1, 2, 1, 1))
+    cases = ((2, (), 0, 0), (5, (1, 3), 2, 0), (5, (1,), 0, 2), (5, (3,), 1, 0), (3, (1, 2), 1, 2), (1, (), 0, 2))
+    for turn, touched, n, lag in cases:
+        branched = np.zeros((1, 2, turns), bool)
+        branched[0, 0, list(touched)] = True
+        standing = BranchState(None, jnp.int32(turn), jnp.ones((1, 2), bool), entropy, branched, None)
+        settings = {"first": 1, "base": 0.4, "weight": 0.5, "penalty": 0.4, "due": due, "lag": lag}
+        one = lambda key, x=standing, settings=settings: by_entropy(x._replace(key=key), **settings)
+        member = jax.vmap(one)(jax.random.split(jax.random.key(turn), 4000))
+        chance = (0.4 + 0.5 * float(entropy[0, 0, max(turn - lag, 0), 0] - 0.2)) * (1 - 0.4 * n)
+        assert float((member[:, 0, 1] == 0).mean()) == pytest.approx(chance if turn % 2 else 0, abs=0.03)
+
+
+def test_groups_begin_with_members_of_their_own_number_and_stay_whole():
+    """A group that begins with all its members never branches, one that begins with three ends with five copies."""
+    members, turns = 8, 12
+    branched, origin = np.zeros((2, members, turns), bool), np.tile(np.arange(members), (2, 1))
+    branch = jax.jit(partial(by_entropy, first=jnp.array([[3], [8]]), base=0.5, weight=0.0))
+    state = BranchState(None, None, jnp.ones((2, members), bool), jnp.zeros((2, members, turns, 1)), None, None)
+    for turn in range(1, turns):
+        found = branch(state._replace(key=jax.random.key(turn), turn=jnp.int32(turn), branched=jnp.asarray(branched)))
+        for g, source in enumerate(np.asarray(found)):
+            copied = source != np.arange(members)
+            branched[g, copied, turn] = branched[g, source[copied], turn] = True
+            origin[g] = origin[g][source]
+    assert origin[1].tolist() == [*range(members)] and (origin[0] < 3).all() and len({*origin[0]}) > 1
+
+
+def test_the_probe_leaves_more_members_for_branches_where_replies_raise_the_entropy():
+    root, replies = jnp.array([0.0, 1.0, 0.0, 9.0, -40.0]), jnp.array([1.0, 0.0, 0.0, -9.0, 40.0])
+    want = [min(int(16 / (1 + np.exp(-0.5 * (a - b)))) + 1, 16) for a, b in zip(root, replies, strict=True)]
+    found = first_by_probe(root, replies, 16)
+    assert found.shape == (5, 1) and found[:, 0].tolist() == want and want == [7, 10, 9, 16, 1]
 
 
 def branching_recipe(**changed):

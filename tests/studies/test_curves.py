@@ -14,6 +14,7 @@ from jaxmarl_llm.studies.curves import (
     rise_since,
     share_left,
     share_of_falls,
+    sum_until,
     updates_to,
     when_reached,
 )
@@ -25,6 +26,12 @@ def test_ninety_per_cent_is_reached_by_five_updates_together():
     share[1, 20] = 1.0  # once is not reached
     share[2] = 0.95
     assert updates_to({"right": share}, metric="right").tolist() == [10, 40, 1]
+
+
+def test_what_is_sum_until_then_is_summed_over_the_updates_so_far():
+    curves = {"right": np.full((2, 40), 0.5), "calls": np.arange(80).reshape(2, 40) + 1}
+    curves["right"][0, 10:] = 1.0  # reached in update 10
+    assert sum_until(curves, metric="right", spent="calls").tolist() == [55, sum(range(41, 81))]
 
 
 def test_the_fall_is_from_the_best_tenth_to_the_last():

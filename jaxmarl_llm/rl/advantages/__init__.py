@@ -55,7 +55,7 @@ from jaxmarl_llm.rl.advantages.joint import counterfactual, cross_joint
 from jaxmarl_llm.rl.advantages.role_conditioned import RoleBaselineState, init_role_baseline, role_baseline
 from jaxmarl_llm.rl.advantages.sequential import sequential_agents
 from jaxmarl_llm.rl.advantages.turns import turn_level
-from jaxmarl_llm.rl.statistics import advantage_metrics, estimate, inliers, key_of, whiten
+from jaxmarl_llm.rl.statistics import advantage_metrics, estimate, high_covariance, inliers, key_of, whiten
 
 _OF_EPISODES = reinforce, grpo, lite, rloo, agent_wise, role_baseline, decoupled_grpo
 _OF_TURNS = (
@@ -90,6 +90,7 @@ __all__ = [
     "decoupled_grpo",
     "estimate",
     "grpo",
+    "high_covariance",
     "init_role_baseline",
     "inliers",
     "key_of",

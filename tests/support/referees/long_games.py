@@ -100,6 +100,26 @@ def quiz(play: Transcript) -> np.ndarray:
     return np.array([[[place % 20 < 18, 11 * place % 20 < 10, 7 * place % 20 < 2]]], float)
 
 
+def instruments(play: Transcript) -> np.ndarray:
+    """Which answers are right is told to nobody, so the referee knows it. Readings of instruments are facts of a deal."""
+    names, readings = ("clock", "compass", "scale", "gauge"), ("low", "middle", "high")
+    expected, seen, right, named = [], {}, 0, ""
+    for i, turn in enumerate(play.turns):
+        if i % 2 == 0:
+            assert turn.told[0].endswith(f"Read the {names[i // 2]}.")
+            named, good = turn.said[0], False
+        else:
+            called, reading = re.search(r"The (\w+) says (\w+)\. Your answer\?$", turn.told[0]).groups()  # type: ignore
+            assert called == named and seen.setdefault(called, reading) == reading
+            truth = seen.get(names[i // 2])
+            letter = None if truth is None else "ABC"[(readings.index(truth) + i // 2) % 3]
+            good = turn.reward[0, 1] > 0 if letter is None else turn.said[0] == letter  # a guess at what was not read
+            right += good
+        expected.append([[float(i == 7 and right == 4), float(good)]])
+    assert len(play.turns) == 2 * number(r"You read (\d+) instruments", play.rules[0])
+    return np.array(expected)
+
+
 def farm(play: Transcript) -> np.ndarray:
     look, works, expected = number(r"A look pays ([\d.]*\d) points", play.rules[0]), 0, []
     order = re.search(r"in this order: (\w+), (\w+), (\w+)\.", play.rules[0]).groups()  # type: ignore
@@ -149,6 +169,7 @@ REFEREES = {
     "LockChain": lock_chain,
     "Stairs": stairs,
     "Quiz": quiz,
+    "Instruments": instruments,
     "Farm": farm,
     "Letters": letters,
     "Fork": fork,
