@@ -101,7 +101,7 @@ def quiz(play: Transcript) -> np.ndarray:
 
 
 def instruments(play: Transcript) -> np.ndarray:
-    """Which answers are right is told to nobody, so the referee knows it. Readings of instruments are facts of a deal."""
+    """Which answers are right is told to nobody, so the referee knows it. Readings are facts of a deal."""
     names, readings = ("clock", "compass", "scale", "gauge"), ("low", "middle", "high")
     expected, seen, right, named = [], {}, 0, ""
     for i, turn in enumerate(play.turns):
