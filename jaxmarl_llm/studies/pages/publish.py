@@ -45,8 +45,8 @@ class Options:
 def publish(package: str, options: Options, console: Console) -> None:
     """Copies results.json of each run, and adds the former table to the history.
 
-    Raises ValueError, before it writes, for a run with predictions that is not the frozen table of its study, and where
-    `check_name` raises it. Raises it also without a run or a reason.
+    Raises ValueError, before it writes, for a run with predictions that is not the frozen table of its study or is
+    shorter than it. Raises it also where `check_name` does, and without a run or a reason.
     """
     if not options.runs or not options.why.strip():
         raise ValueError("Name at least one directory of a finished run, and say why in a sentence.")
@@ -62,6 +62,8 @@ def publish(package: str, options: Options, console: Console) -> None:
             kept = frozen.read(package, name)
             if results.get("frozen", {}).get("digest") != kept["digest"] or results["seeds"] != kept["seeds"]:
                 raise ValueError(f"{run} is not the frozen table of {name}: run `python -m {package} {name} --frozen`.")
+            if results["shorter"]:
+                raise ValueError(f"{run} recorded itself as shorter than its study, so that it judges nothing.")
     for run, results in loaded.items():
         judged = bool(results["predictions"])
         folder = home / (results["study"] if judged else options.name or f"{results['study']}-{results['model']}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
@@ -61,3 +62,11 @@ def test_a_run_that_judges_nothing_is_published_under_a_name(tmp_path):
     publish("experiments", Options((one,), "a test", into), console)
     published = {file.parent.name for file in into.rglob("results.json")}
     assert published == {"small_model-kuhn", "small_model-smollm2"}
+
+
+def test_a_table_that_judges_nothing_is_refused(tmp_path):
+    results = json.loads((catalogue.home("experiments") / "results/mars/results.json").read_text(encoding="utf-8"))
+    (tmp_path / "results.json").write_text(json.dumps(results | {"shorter": True}))
+    with pytest.raises(ValueError, match="recorded itself as shorter"):
+        publish("experiments", Options((tmp_path,), "a test", tmp_path / "package"), Console(quiet=True))
+    assert not (tmp_path / "package").exists()
