@@ -94,7 +94,7 @@ def test_who_plays_is_told_of_no_reward_before_the_end(play):
     ("arguments", "says"),
     [
         (("kuhn",), "No game is called 'kuhn'. Did you mean kuhn_poker? `python -m jaxmarl_llm.play` lists all games."),
-        (("go",), "No game is called 'go'. Possible are advised, battle_of_the_sexes"),
+        (("go",), "No game is called 'go'. Possible are advised, bandit"),
         (("kuhn_poker", "--seat", "2"), "The game has seats 0 to 1 (-1: watch), got 2"),
         (("kuhn_poker", "--seed", "99999999999999999999"), "seed must be from 0 to 2^63 - 1"),
         (("prisoners_dilemma_talk", "--against", "nobody"), "Unknown model 'nobody'"),

@@ -31,6 +31,7 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import last_mean
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
+from jaxmarl_llm.training.left_out import are_kept, mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
 
@@ -51,9 +52,10 @@ def measure(episodes: Episodes) -> dict[str, jax.Array]:
     before = pulled.cumsum(1) - pulled
     new = (before * pulled).sum(2) == 0
     could = (paid.cumsum(1) == paid) & (before == 0).any(2) & (jnp.arange(arm.shape[1]) > 0)[None]
+    could &= are_kept(episodes)[:, None]
     return {
-        POINTS: paid.sum(1).mean(),
-        COVERAGE: (before[:, EARLY] > 0).sum(1).mean(),
+        POINTS: mean_of_kept(episodes, paid.sum(1)),
+        COVERAGE: mean_of_kept(episodes, (before[:, EARLY] > 0).sum(1)),
         EXPLORES: (new & could).sum() / jnp.maximum(could.sum(), 1),
     }
 

@@ -40,8 +40,8 @@ import jax.numpy as jnp
 from jaxmarl_llm.environments.around.noisy import Errs, Noisy
 from jaxmarl_llm.environments.judged.replies import Replies
 from jaxmarl_llm.environments.tasks import Arithmetic
-from jaxmarl_llm.methods import reward_model
-from jaxmarl_llm.methods.reward_model import RewardModel
+from jaxmarl_llm.methods.reward_models import reward_model
+from jaxmarl_llm.methods.reward_models.reward_model import RewardModel
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.rewards import proxy_gap

@@ -33,8 +33,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from experiments.rewards.cooper import CONFIG, COOPER, GAME, GROUPS
-from jaxmarl_llm.methods import reward_model
-from jaxmarl_llm.methods.reward_model import RewardModel
+from jaxmarl_llm.methods.reward_models import reward_model
+from jaxmarl_llm.methods.reward_models.reward_model import RewardModel
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.rewards import proxy_gap

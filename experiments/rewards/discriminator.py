@@ -38,8 +38,9 @@ import jax.numpy as jnp
 from jaxmarl_llm.environments.around.noisy import Errs, Noisy
 from jaxmarl_llm.environments.judged.replies import Asked, Replies
 from jaxmarl_llm.environments.tasks import Arithmetic
-from jaxmarl_llm.methods import networks, reward_model
-from jaxmarl_llm.methods.reward_model import Judge
+from jaxmarl_llm.methods import networks
+from jaxmarl_llm.methods.reward_models import reward_model
+from jaxmarl_llm.methods.reward_models.reward_model import Judge
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.studies.study import Higher, Paper, Study

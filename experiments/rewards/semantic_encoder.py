@@ -37,7 +37,7 @@ import numpy as np
 
 from jaxmarl_llm.environments.judged.explanations import Explanations
 from jaxmarl_llm.keys import UPDATE, key_for
-from jaxmarl_llm.methods import encoder
+from jaxmarl_llm.methods.reward_models import encoder
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.rewards import cosine, rouge_1

@@ -37,8 +37,8 @@ import jax.numpy as jnp
 from jaxmarl_llm.environments.around.noisy import Errs, Noisy
 from jaxmarl_llm.environments.judged.replies import Replies
 from jaxmarl_llm.environments.tasks import Arithmetic
-from jaxmarl_llm.methods import reward_model, vpl
-from jaxmarl_llm.methods.reward_model import Judge
+from jaxmarl_llm.methods.reward_models import reward_model, vpl
+from jaxmarl_llm.methods.reward_models.reward_model import Judge
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.masked import mean_of

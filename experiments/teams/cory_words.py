@@ -35,8 +35,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_llm.environments.judged.reviews import FILMS, Commission, Reviews, distinct_pairs
-from jaxmarl_llm.methods import review_judge
 from jaxmarl_llm.methods.cory import exchanging_step, log_ratios
+from jaxmarl_llm.methods.reward_models import review_judge
 from jaxmarl_llm.rl import returns
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.statistics import whiten

@@ -337,6 +337,7 @@ def test_no_game_imports_another_game():
             for wrapper in (
                 "announced",
                 "forgetful",
+                "guide",
                 "noisy",
                 "one_by_one",
                 "opponents",

@@ -172,7 +172,7 @@ def test_a_finished_run_only_shows_its_table_again(here, unbroken, monkeypatch, 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("zzz",), "There is no study 'zzz'. The studies are agents_in_turn, alignment_exact, archer"),
+        (("zzz",), "There is no study 'zzz'. The studies are agents_in_turn, alignment_exact, annotator"),
         (
             ("marz",),
             "There is no study 'marz'. Did you mean mars? `python -m experiments` lists all studies.",

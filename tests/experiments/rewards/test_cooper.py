@@ -14,7 +14,7 @@ import pytest
 from experiments.rewards import cooper, cooper_forms
 from experiments.rewards.cooper import CONFIG, COOPER, GAME, GROUPS, STUDY, TRIGGER
 from jaxmarl_llm.devices import sharding
-from jaxmarl_llm.methods import reward_model
+from jaxmarl_llm.methods.reward_models import reward_model
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import begin, step

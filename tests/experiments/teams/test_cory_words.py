@@ -12,7 +12,7 @@ import pytest
 
 from experiments.teams.cory_words import ARMS, CORY, GAME
 from jaxmarl_llm.devices import sharding
-from jaxmarl_llm.methods import review_judge
+from jaxmarl_llm.methods.reward_models import review_judge
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.training import begin, step
 from jaxmarl_llm.training.setup import setup

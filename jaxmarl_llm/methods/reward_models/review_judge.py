@@ -16,7 +16,8 @@ import jax.numpy as jnp
 
 from jaxmarl_llm.environments.judged import reviews
 from jaxmarl_llm.environments.judged.reviews import FILMS, PRAISE, WORDS
-from jaxmarl_llm.methods import networks, reward_model
+from jaxmarl_llm.methods import networks
+from jaxmarl_llm.methods.reward_models import reward_model
 from jaxmarl_llm.models.config import Config
 
 FLAWED, GUSHING = 0.4, 0.5

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.methods import reward_model
+from jaxmarl_llm.methods.reward_models import reward_model
 
 CONFIG = reward_model.config(6, 3)
 SPOILT = jnp.full((2, 2, 3), 5)

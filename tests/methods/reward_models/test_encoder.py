@@ -12,7 +12,7 @@ import pytest
 
 from experiments.rewards import semantic_encoder as study
 from jaxmarl_llm.devices import sharding
-from jaxmarl_llm.methods import encoder
+from jaxmarl_llm.methods.reward_models import encoder
 from jaxmarl_llm.models import decoder, loading
 from jaxmarl_llm.training import begin, step
 from jaxmarl_llm.training.setup import setup, tiny

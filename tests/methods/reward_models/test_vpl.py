@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.methods import networks, reward_model, vpl
+from jaxmarl_llm.methods import networks
+from jaxmarl_llm.methods.reward_models import reward_model, vpl
 
 CONFIG = reward_model.config(4, 2)
 

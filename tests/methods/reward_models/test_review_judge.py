@@ -10,7 +10,7 @@ import pytest
 
 from jaxmarl_llm.environments.judged import reviews
 from jaxmarl_llm.environments.judged.reviews import KNOWN
-from jaxmarl_llm.methods import review_judge
+from jaxmarl_llm.methods.reward_models import review_judge
 
 
 def test_four_of_ten_pairs_prefer_praise_and_the_others_things_that_are_known():
