@@ -1,7 +1,7 @@
 """Does a library of past successes help more if it is read at every step? SLEA-RL on chains of locks.
 
-One seat opens five locks in a row within eight turns and tries one of six keys per turn; two fit no lock. Only the last
-lock pays: a random player opens all in one game of 217. A library counts, for each observation, the keys that were
+One seat opens six locks in a row within nine turns and tries one of six keys per turn; two fit no lock. Only the last
+lock pays: a random player opens all in one game of 880. A library counts, for each observation, the keys that were
 tried there in games that opened all. Its entry is the key with the largest count, from the sixth update on. Before each
 turn a guide tells an entry, or that it is silent. All arms begin with a policy that has imitated a follower of random
 advice; without advice it tries any key. The advantage is GRPO of the episode plus that of the return-to-go among equal
@@ -35,7 +35,7 @@ from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
 from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe, component_returns
 from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 
-LOCKS, TURNS, GROUPS, QUIET, SOLVED, KNOWN = 5, 8, 8, 5, "solved", "known"
+LOCKS, TURNS, GROUPS, QUIET, SOLVED, KNOWN = 6, 9, 8, 5, "solved", "known"
 GAME = Guided(LockChain(LOCKS, TURNS, in_order=True, decoys=2), recalls=True)
 
 
@@ -84,7 +84,7 @@ NONE = Recipe(
     warm_start_deal=random_advice,
     warm_start_updates=100,
     budget=1,
-    updates=40,
+    updates=60,
     groups=GROUPS,
     group_size=8,
     measure=partial(component_returns, solved=0),
