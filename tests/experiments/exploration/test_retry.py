@@ -28,6 +28,7 @@ def points(said, right, decay, penalty):
 @pytest.mark.parametrize(("decay", "penalty"), [(1.0, 0.0), (0.5, 0.5), (0.5, 0.0)])
 def test_points_against_the_release(decay, penalty):
     games = [([3, 3, 1, 3, 7], 7), ([3, 3, 3, 3, 3], 1), ([4, 4, 2], 2), ([5], 5), ([5, 1, 2, 3, 4], 9)]
+    games.append(([-1, -1, 4], 4))  # an empty answer, at which the release raises, is an answer like others
     reward, action, acted = np.zeros((3, len(games), ATTEMPTS))
     for b, (said, right) in enumerate(games):
         action[b, : len(said)], acted[b, : len(said)] = said, 1
