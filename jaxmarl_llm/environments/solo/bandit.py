@@ -31,7 +31,8 @@ class Bandit:
     Component `points`: 1 with the arm's chance, else 0. Chances are independent, uniform between 0 and 1 or, if there
     are any, over `chances`, and drawn with the deal. With `fresh` they are drawn anew before each pull, so that no pull
     tells anything of a later one. The rules say the latter, and nothing of `chances`. Without `told` the seat never
-    hears what a pull paid.
+    hears what a pull paid. If `known` is above 0, it is the chance of the first arm in every bandit, and the rules tell
+    it.
     Raises ValueError for pulls < 1, fewer than two or more than eight arms, and chances outside [0, 1].
     """
 
@@ -40,6 +41,7 @@ class Bandit:
     fresh: bool = False
     chances: tuple[float, ...] = ()
     told: bool = True
+    known: float = 0.0
 
     agents = 1
     roles = ("gambler",)
@@ -50,8 +52,8 @@ class Bandit:
         at_least(2, arms=self.arms)
         if self.arms > len(LETTERS):
             raise ValueError(f"A bandit has at most {len(LETTERS)} arms, got {self.arms}.")
-        if not all(0 <= chance <= 1 for chance in self.chances):
-            raise ValueError(f"Chances lie between 0 and 1, got {self.chances}.")
+        if not all(0 <= chance <= 1 for chance in (self.known, *self.chances)):
+            raise ValueError(f"Chances lie between 0 and 1, got {self.chances} and known={self.known}.")
 
     @property
     def turns(self) -> int:
@@ -64,10 +66,11 @@ class Bandit:
     @property
     def rules(self) -> Fields:
         drawn = "drawn anew before each pull" if self.fresh else "the same in all pulls"
+        first = f"Arm A pays 1 point with a chance of {self.known}. Another" if self.known else "An"
         return (
             (
-                f"There are {self.arms} arms, {', '.join(LETTERS[: self.arms])}, and {self.pulls} pulls. An arm pays 1 "
-                f"point with a chance that you do not know, {drawn}.",
+                f"There are {self.arms} arms, {', '.join(LETTERS[: self.arms])}, and {self.pulls} pulls. {first} arm "
+                f"pays 1 point with a chance that you do not know, {drawn}.",
             ),
         )
 
@@ -106,8 +109,10 @@ class Bandit:
     def _draw(self, key: jax.Array) -> jax.Array:
         """A chance for each arm, float32 [arms]."""
         if self.chances:
-            return jax.random.choice(key, jnp.array(self.chances, jnp.float32), (self.arms,))
-        return jax.random.uniform(key, (self.arms,))
+            drawn = jax.random.choice(key, jnp.array(self.chances, jnp.float32), (self.arms,))
+        else:
+            drawn = jax.random.uniform(key, (self.arms,))
+        return drawn.at[0].set(self.known) if self.known else drawn
 
     def view(self, state: BanditState) -> View:
         result = state.told if self.told else jnp.int32(START)

@@ -70,6 +70,19 @@ def test_chances_are_drawn_from_those_that_are_given():
     assert np.abs(share.mean(0) - 0.5).max() < 0.03 and np.abs(np.corrcoef(share.T) - np.eye(3)).max() < 0.06
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_known_arm_has_its_chance_in_every_pull(fresh):
+    game = Bandit(pulls=PULLS, fresh=fresh, chances=(0.1, 0.9), known=0.6)
+    drawn = np.asarray(
+        jax.jit(jax.vmap(lambda key: game.reset(key, 0)[0].chances))(jax.random.split(jax.random.key(0), GAMES))
+    )
+    np.testing.assert_allclose(drawn[:, 0], 0.6, rtol=1e-6)
+    np.testing.assert_allclose(np.unique(drawn[:, 1:]), [0.1, 0.9], rtol=1e-6)
+    always = jax.jit(jax.vmap(lambda key: game.step(game.reset(key, 0)[0], jnp.zeros(1, jnp.int32), key)[2][0, 0]))
+    assert always(jax.random.split(jax.random.key(1), GAMES)).mean() == pytest.approx(0.6, abs=0.03)
+    assert "Arm A pays 1 point with a chance of 0.6. Another arm pays" in game.rules[0][0]
+
+
 def test_results_may_stay_untold():
     """The same arms pay the same, and no pull is followed by its result."""
     told, untold = (played(Bandit(pulls=PULLS, told=told), "random", games=20) for told in (True, False))
@@ -92,6 +105,7 @@ def test_persistent_stays_with_a_point_and_moves_on_without():
         ({"arms": 1}, "at least 2"),
         ({"arms": 9}, "at most 8"),
         ({"chances": (2,)}, "between"),
+        ({"known": 1.5}, "known=1.5"),
     ],
 )
 def test_settings(settings, says):

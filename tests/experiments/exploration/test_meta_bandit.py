@@ -7,24 +7,25 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.exploration.meta_bandit import ALL, EARLY, GAME, PULLS, STUDY, best_points, measure
+from experiments.exploration.meta_bandit import ALL, ARMS, GAME, KNOWN, PULLS, STUDY, best_points, measure
 from tests.support.recipe_plays import credited, differences, games
 
 
 def by_policies(pulls):
-    """The best of all deterministic players of two arms."""
+    """The best of all deterministic players of the known arm, 0, and two unknown ones."""
     mean = lambda f: np.mean(f(np.array(GAME.chances)))  # over the chance of one arm
     histories = [h for n in range(pulls) for h in product((0, 1), repeat=n)]
     best = 0.0
-    for arms in product((0, 1), repeat=len(histories)):
+    for arms in product(range(ARMS), repeat=len(histories)):
         plan, total = dict(zip(histories, arms, strict=True)), 0.0
         for results in product((0, 1), repeat=pulls):
             played = [plan[results[:t]] for t in range(pulls)]
             chance = 1.0
-            for arm in (0, 1):
+            for arm in range(ARMS):
                 won = sum(r for r, a in zip(results, played, strict=True) if a == arm)
                 lost = played.count(arm) - won
-                chance *= mean(lambda p, won=won, lost=lost: p**won * (1 - p) ** lost)
+                likely = lambda p, won=won, lost=lost: p**won * (1 - p) ** lost
+                chance *= mean(likely) if arm else likely(KNOWN)
             total += chance * sum(results)
         best = max(best, total)
     return best
@@ -32,7 +33,14 @@ def by_policies(pulls):
 
 @pytest.mark.parametrize("pulls", [1, 2, 3])
 def test_the_bayes_player_is_the_best_of_all(pulls):
-    assert best_points(((0, 0),) * 2, pulls) == pytest.approx(by_policies(pulls), abs=1e-9)
+    assert best_points(((0, 0),) * (ARMS - 1), pulls) == pytest.approx(by_policies(pulls), abs=1e-9)
+
+
+def test_the_bayes_player_explores_and_the_player_of_the_moment_does_not():
+    """A first pull at an unknown arm is worth more than the known one for all pulls, and less for its own point."""
+    tried = [0.5 * (won + best_points(((won, 1 - won), (0, 0)), PULLS - 1)) for won in (0, 1)]
+    assert sum(tried) == pytest.approx(best_points(((0, 0),) * 2, PULLS)) and sum(tried) > PULLS * KNOWN + 1
+    assert np.mean(GAME.chances) < KNOWN
 
 
 @pytest.fixture(scope="module")
@@ -50,17 +58,11 @@ def test_credit_by_pull_against_a_loop(played, arm, gamma):
 
 
 def test_measures_against_a_loop(played):
-    episodes = played.episodes
-    arm, paid = np.asarray(episodes.action)[..., 0], np.asarray(episodes.reward)[..., 0, 0]
-    new = [
-        arm[b, t] not in arm[b, :t]
-        for b, t in np.ndindex(arm.shape)
-        if t and not paid[b, :t].any() and len({*arm[b, :t]}) < 3
-    ]
-    found = jax.jit(measure)(episodes)
-    assert float(found["explores"]) == pytest.approx(np.mean(new)) and 0 < np.mean(new) < 1
+    arm, paid = np.asarray(played.episodes.action)[..., 0], np.asarray(played.episodes.reward)[..., 0, 0]
+    found = jax.jit(measure)(played.episodes)
+    assert float(found["explores"]) == pytest.approx(np.mean([row[0] in (1, 2) for row in arm]))
+    assert 0 < float(found["explores"]) < 1
     assert float(found["points"]) == pytest.approx(paid.sum(1).mean())
-    assert float(found["early coverage"]) == pytest.approx(np.mean([len({*row[:EARLY]}) for row in arm]))
 
 
 def test_arms_differ_in_the_game_or_the_discount():
