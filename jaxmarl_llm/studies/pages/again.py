@@ -74,6 +74,11 @@ class Sorting(NamedTuple):
     new: Counter[str]  # lines without a former one, by source
 
 
+def was_open(file: Path) -> bool:
+    """True if a former table of a results.json was not frozen. A study that was frozen from the start has none."""
+    return any(entry["digest"] is None for entry in history.read(file.parent))
+
+
 def tables(file: Path, results: Mapping[str, Any]) -> list[Verdicts]:
     """The tables of a results.json, the oldest first. A table that was judged by two rules stands twice."""
     entries = [*history.read(file.parent), history.entry_of(results, "")]
@@ -134,7 +139,7 @@ def sorting(read: Mapping[Path, Mapping[str, Any]]) -> Sorting:
 
 def page(files: Iterable[Path], results_at: str) -> str:
     """The page in Markdown. `results_at` is the address of the folder of all results."""
-    read = {file: load(file) for file in sorted(files) if history.read(file.parent)}
+    read = {file: load(file) for file in sorted(files) if was_open(file)}
     every, lines = changes(read), sorting(read)
     judged = {file: results for file, results in read.items() if results["predictions"]}
     frozen = sum("frozen" in results for results in judged.values())

@@ -51,8 +51,10 @@ def test_each_change_has_its_reason(tmp_path):
 
 @pytest.mark.long
 def test_the_page_counts_every_line_of_the_real_histories():
-    read = {file: load(file) for file in FILES if file.with_name(history.FILE).exists()}
-    histories = {file: json.loads(file.with_name(history.FILE).read_text()) for file in read}
+    every = {file: json.loads(path.read_text()) for file in FILES if (path := file.with_name(history.FILE)).exists()}
+    histories = {file: entries for file, entries in every.items() if not all(entry["digest"] for entry in entries)}
+    assert {"experience", "meta_bandit"} & {file.parent.name for file in every.keys() - histories.keys()}
+    read = {file: load(file) for file in histories}
     every, lines = again.changes(read), again.sorting(read)
     assert sum(lines[:3]) == sum(len(entries[0]["verdicts"]) for entries in histories.values())
 
