@@ -54,6 +54,7 @@ class Plan(NamedTuple):
 
 
 def read_map(rows: Map) -> Plan:
+    """The arrays of a map: the cells after each step, and fewest steps to a goal by breadth-first search."""
     where = lambda sign: [(r, c) for r, row in enumerate(rows) for c, x in enumerate(row) if x == sign]
     cells, starts = (*where("."), *where("G")), len(where("."))
     number = {cell: i for i, cell in enumerate(cells)}
