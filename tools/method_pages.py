@@ -30,6 +30,7 @@ QUESTIONS = {  # page: (title, question)
     "self_play": ("Self-play", "Which opponents and which games teach a policy?"),
     "social": ("Social", "When do learners with interests of their own cooperate?"),
     "teams": ("Teams", "How do several agents learn one task together?"),
+    "tools": ("Tools and memory", "When do agents call tools, plan for others, and keep what others will need?"),
     "pretrained_models": ("Pretrained models", "What does a model of 135M or 270M parameters learn on two cores?"),
 }
 

@@ -1,0 +1,1 @@
+"""Studies of agents that call tools, plan for others, build their organisation or keep memories."""
