@@ -20,7 +20,7 @@ from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe, component_returns
 from jaxmarl_llm.training.records import Arranged
 
-GROUPS, SOLVED, SERVED, TOLD, ASKED = 16, "solved", "solved, dynamic user", "solved, static user", "questions"
+GROUPS, SOLVED, SERVED, TOLD, ASKED = 8, "solved", "solved, dynamic user", "solved, static user", "questions"
 
 
 def choose_users(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array) -> Arranged:
@@ -46,7 +46,7 @@ def judge(parts: Parts) -> Callable[[dict, jax.Array], dict[str, Any]]:
     return lambda weights, key: {**served(weights, key), **told(weights, key)}
 
 
-GAME = Noisy(HelpDesk(), (Errs("trainee", "correct", (0.8, 1.0)),))
+GAME = Noisy(HelpDesk(), (Errs("trainee", "correct", (0.75, 1.0)),))
 DYNAMIC_ARM = Recipe(
     GAME,
     seats=(("assistant", "user"),),

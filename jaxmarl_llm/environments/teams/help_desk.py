@@ -20,12 +20,18 @@ PARTS = ("account", "field", "new value")
 NOTHING, EVERYTHING = 0, len(PARTS) + 1
 USERS = DYNAMIC, STATIC, RECORDED = range(3)
 """The kinds of the script `user`, as the deal of a game names them."""
-CALLS, SILENT, DISCONTENT, OPENED, NO_ACCOUNT, WRITTEN, NO_FIELD, WISH, ASKED, RIGHT, WRONG = *range(9), 11, 12
+CALLS, SILENT, DISCONTENT, OPENED, NO_ACCOUNT, WRITTEN, NO_FIELD, WISH, ASKED, RIGHT, WRONG, READ = (
+    *range(9),
+    11,
+    12,
+    13,
+)
 EVENTS = (
     *(" The user calls.", " The user says nothing.", " The user is not content.", " Opened.", " No account is open."),
     *(" Written.", " No field is read.", " An assistant is here. Your wish?"),
     *(f" It asks for the {part}." for part in PARTS),
     *(" It is done, as you wish.", " It is done, but not as you wish."),
+    *(f" It says {value}." for value in VALUES),
 )
 
 
@@ -43,7 +49,6 @@ class DeskState(struct.PyTreeNode):
     seat: jax.Array  # int32, the seat that acts
     event: jax.Array  # int32, told to the seat that acts, -1: none
     parts: jax.Array  # bool [3], told to the assistant now
-    reading: jax.Array  # int32, told to the assistant now, -1: none
     corrected: jax.Array  # bool, the user has spoken after a told value
     left: jax.Array  # bool, the user has left
 
@@ -64,9 +69,9 @@ class HelpDesk:
 
     Scripts of the user, all of which speak the truth:
 
-    - `dynamic` begins with one part, drawn with the deal. It answers questions. If a value is told and the table is
-      wrong, it corrects the assistant once, and leaves the second time: it tells the account if another one is open, else the
-      field if another one was read last, else the value.
+    - `dynamic` begins with one part, drawn with the deal, and answers questions. If a value is told and the table is
+      wrong, it corrects the assistant, once: it tells the account if another one is open, else the field if another one
+      was read last, else the value. It leaves the second time.
     - `static` begins with everything and says nothing else.
     - `recorded` begins as `dynamic`. After questions it tells the next part that it has not told, whatever was asked,
       as in a dialogue with the script `correct`. It leaves after a told value.
@@ -85,7 +90,7 @@ class HelpDesk:
     accounts: int = 3
     fields: int = 3
     values: int = 4
-    turns: int = 12
+    turns: int = 11
 
     agents = 2
     roles = ("assistant", "user")
@@ -100,6 +105,10 @@ class HelpDesk:
                 f"A table has at most {len(ACCOUNTS)} accounts, {len(FIELDS)} fields and {len(VALUES)} values, got "
                 f"accounts={self.accounts}, fields={self.fields} and values={self.values}."
             )
+
+    @property
+    def seat_turns(self) -> int:
+        return max(1, self.turns - 1)
 
     @property
     def actions(self) -> int:
@@ -124,10 +133,10 @@ class HelpDesk:
 
     @property
     def observation(self) -> Fields:
-        """An event, the parts of the wish that the user tells, and the reading of a field. All begin with a space."""
+        """An event or a reading, then the parts of the wish that the user tells. All begin with a space."""
         told = zip(PARTS, self.names, strict=True)
         parts = (tuple(f" The {part} is {name}." for name in names) for part, names in told)
-        return EVENTS, *parts, tuple(f" It says {value}." for value in self.names[2])
+        return EVENTS[: READ + self.values], *parts
 
     @property
     def grammars(self) -> tuple[Grammar, ...]:
@@ -179,7 +188,6 @@ class HelpDesk:
             seat=number(USER),
             event=number(WISH),
             parts=none,
-            reading=number(-1),
             corrected=jnp.bool_(False),
             left=jnp.bool_(False),
         )
@@ -203,11 +211,15 @@ class HelpDesk:
     def view(self, state: DeskState) -> View:
         parts = jnp.where(state.parts, state.wish, -1)
         seats = jnp.arange(2)
-        text = jnp.concatenate([state.event[None], parts, state.reading[None]])
+        text = jnp.concatenate([state.event[None], parts])
         return make_view(self, text, seats == state.seat, self._over(state), role=seats, grammar=seats)
 
     def _over(self, state: DeskState) -> jax.Array:
         return state.left | (state.turn >= self.turns)
+
+    def _done(self, state: DeskState) -> jax.Array:
+        """True before a turn of the user that follows a told value."""
+        return (state.event == RIGHT) | (state.event == WRONG)
 
     def _as_wished(self, state: DeskState) -> jax.Array:
         account, field, value = state.wish
@@ -232,7 +244,7 @@ class HelpDesk:
         event = jnp.stack([
             ASKED + which,
             OPENED,
-            jnp.where(reads_well, -1, NO_ACCOUNT),
+            jnp.where(reads_well, READ + state.table[account, which], NO_ACCOUNT),
             jnp.where(writes_well, WRITTEN, NO_FIELD),
         ])  # fmt: skip
         after = state.replace(
@@ -242,14 +254,13 @@ class HelpDesk:
             reported=state.reported | (tells & (which == state.former[state.wish[0], state.wish[1]])),
             seat=jnp.where(asks | tells, USER, ASSISTANT).astype(jnp.int32),
             parts=jnp.zeros_like(state.parts),
-            reading=jnp.where(reads_well, state.table[account, which], -1).astype(jnp.int32),
         )
         done = jnp.where(self._as_wished(after), RIGHT, WRONG)
         return after.replace(event=jnp.where(tells, done, event[jnp.minimum(verb, 3)]).astype(jnp.int32))
 
     def _hear(self, state: DeskState, says: jax.Array) -> DeskState:
         """The state after words of the user, without the turn."""
-        done, silent = state.event >= RIGHT, says == NOTHING
+        done, silent = self._done(state), says == NOTHING
         parts = (says == EVERYTHING) | (jnp.arange(len(PARTS)) == says - 1)
         spoken = jnp.where(done, DISCONTENT, jnp.where(state.event == WISH, CALLS, -1))
         return state.replace(
@@ -257,14 +268,13 @@ class HelpDesk:
             seat=jnp.int32(ASSISTANT),
             event=jnp.where(silent, SILENT, spoken).astype(jnp.int32),
             parts=parts,
-            reading=jnp.int32(-1),
             corrected=state.corrected | (done & ~silent),
             left=done & silent,
         )
 
     def _user(self, state: DeskState) -> jax.Array:
         """The words of the script `user`."""
-        calls, done = state.event == WISH, state.event >= RIGHT
+        calls, done = state.event == WISH, self._done(state)
         wrong = state.cell != state.wish[:2]
         missing = 1 + jnp.where(wrong[0], 0, jnp.where(wrong[1], 1, 2))
         untold = jnp.where(state.told.all(), NOTHING, 1 + jnp.argmin(state.told))
