@@ -123,6 +123,7 @@ def compiled():
     return jax.jit(jax.vmap(play, (0, 0, None, None)))
 
 
+@pytest.mark.long
 def test_exact_values_of_scripts():
     """Over all deals of the small game. A guess of two parts is right in one case of four."""
     tables = np.array(list(itertools.product(range(3), repeat=4)), np.int32).reshape(-1, 2, 2)
