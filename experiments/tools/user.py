@@ -1,10 +1,10 @@
 """Does training need a user who answers, or do prompts that tell all suffice? MUA-RL at a help desk.
 
-An assistant changes one value of a table of three accounts with three fields, for a user who alone knows account, field
-and new value, and tells the user the former value (`HelpDesk`, eleven turns). It is paid 1 if the final table is the
-wished one and the former value was told, else 0. A dynamic user begins with one part, answers questions and corrects
-the assistant once. A static one tells all three parts and then nothing. All arms begin with a policy that has imitated
-a script with both kinds of user. The script asks for what it was not told, and errs in a quarter of its acts.
+An assistant changes one value of a table of three accounts with three fields (`HelpDesk`, eleven turns). The user alone
+knows account, field and new value, and is to be told the former value. The assistant is paid 1 if the final table is
+the wished one and the former value was told, else 0. A dynamic user begins with one part, answers questions
+and corrects the assistant once. A static one tells all three parts and then nothing. All arms begin with a policy that
+has imitated a script with both kinds of user. The script asks for untold parts, and errs in a quarter of its acts.
 
   dynamic    trained with dynamic users (GRPO)
   static     trained with static ones

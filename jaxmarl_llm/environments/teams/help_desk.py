@@ -57,12 +57,12 @@ class DeskState(struct.PyTreeNode):
 class HelpDesk:
     """An assistant changes one value of a table for a user, the only one who knows account, field and new value.
 
-    The user speaks first. In its turn the assistant asks for one of the three parts, or opens an account, reads a field
-    of the open account, writes a value into the field read last, or tells the user a value. After a question or a told
-    value the user acts: it tells a part, everything or nothing. It cannot lie. It leaves, which ends the game, if it
-    says nothing after a told value. Before, it hears if the table is as it wishes. The table answers tools at once. A
-    write without a read field, and a read without an open account, change nothing. The deal draws table, account,
-    field and another value than the one in place, all uniformly.
+    The user speaks first. In its turn the assistant asks for one of the three parts or tells the user a value, and then
+    the user acts. Or it uses a tool, which answers at once: it opens an account, reads a field of the open account, or
+    writes a value into the field read last. A write without a read field, and a read without an open account, change
+    nothing. The user tells a part, everything or nothing, and cannot lie. After a told value it hears if the table is
+    as it wishes; if it then says nothing, it leaves, which ends the game. The deal draws table, account, field and
+    another value than the one in place, all uniformly.
 
     Component `solved`, to both in the last turn: 1 if exactly the wished value has been changed and the assistant has
     told its former value at least once, else 0. Measure `asked`: 1 to the assistant for a question.
@@ -70,8 +70,8 @@ class HelpDesk:
     Scripts of the user, all of which speak the truth:
 
     - `dynamic` begins with one part, drawn with the deal, and answers questions. If a value is told and the table is
-      wrong, it corrects the assistant, once: it tells the account if another one is open, else the field if another one
-      was read last, else the value. It leaves the second time.
+      wrong, it corrects the assistant, once, and leaves the second time. It corrects the account if another one is
+      open, else the field if another one was read last, else the value.
     - `static` begins with everything and says nothing else.
     - `recorded` begins as `dynamic`. After questions it tells the next part that it has not told, whatever was asked,
       as in a dialogue with the script `correct`. It leaves after a told value.
@@ -217,7 +217,7 @@ class HelpDesk:
     def _over(self, state: DeskState) -> jax.Array:
         return state.left | (state.turn >= self.turns)
 
-    def _done(self, state: DeskState) -> jax.Array:
+    def _hears_result(self, state: DeskState) -> jax.Array:
         """True before a turn of the user that follows a told value."""
         return (state.event == RIGHT) | (state.event == WRONG)
 
@@ -260,7 +260,7 @@ class HelpDesk:
 
     def _hear(self, state: DeskState, says: jax.Array) -> DeskState:
         """The state after words of the user, without the turn."""
-        done, silent = self._done(state), says == NOTHING
+        done, silent = self._hears_result(state), says == NOTHING
         parts = (says == EVERYTHING) | (jnp.arange(len(PARTS)) == says - 1)
         spoken = jnp.where(done, DISCONTENT, jnp.where(state.event == WISH, CALLS, -1))
         return state.replace(
@@ -274,7 +274,7 @@ class HelpDesk:
 
     def _user(self, state: DeskState) -> jax.Array:
         """The words of the script `user`."""
-        calls, done = state.event == WISH, self._done(state)
+        calls, done = state.event == WISH, self._hears_result(state)
         wrong = state.cell != state.wish[:2]
         missing = 1 + jnp.where(wrong[0], 0, jnp.where(wrong[1], 1, 2))
         untold = jnp.where(state.told.all(), NOTHING, 1 + jnp.argmin(state.told))
