@@ -158,7 +158,42 @@ def whispers(play: Transcript) -> np.ndarray:
     return np.array([[[0.0]] * (last + 1)] * last + [[[won]] * (last + 1)])
 
 
+def help_desk(play: Transcript) -> np.ndarray:
+    """A field is read before it is written, so that its first reading is its value at the start of the game."""
+    wish = r"account is (\w+)\. The field is (\w+)\. The new value is (\w+)\.$"
+    account, field, value = re.search(wish, play.rules[1]).groups()  # type: ignore
+    goal, most, opened, read = (account, field), number(r"has (\d+) turns", play.rules[0]), None, None
+    former: dict[tuple[str, str], str] = {}
+    table: dict[tuple[str, str], str] = {}
+    told, expected = set(), []
+    for turn, after in zip(play.turns, later(play), strict=True):
+        ((seat, said),) = turn.said.items()
+        verb, word = said.split()[0], said.split()[-1]
+        if seat == 0:
+            assert verb != "read" or not after[0] or ("No account" in after[0]) == (opened is None)
+            if verb == "open":
+                opened, read = word, None
+            elif verb == "read" and opened:
+                read = opened, word
+                if after[0]:
+                    seen = re.fullmatch(r" It says (\w+)\.", after[0]).group(1)  # type: ignore
+                    assert table.setdefault(read, former.setdefault(read, seen)) == seen
+            elif verb == "write" and read:
+                table[read] = word
+            elif verb == "tell":
+                told.add(word)
+        changed = {cell for cell, now in table.items() if now != former[cell]}
+        wished = changed == {goal} and table[goal] == value
+        assert "It is done" not in after[1] or ("not as you wish" in after[1]) == (not wished)
+        expected.append([[0.0, float(seat == 0 and verb == "ask")], [0.0, 0.0]])
+    assert len(play.turns) == most or (seat, said) == (1, "nothing")
+    won = float(wished and former[goal] in told)
+    expected[-1] = [[won, expected[-1][0][1]], [won, 0.0]]
+    return np.array(expected)
+
+
 REFEREES = {
+    "HelpDesk": help_desk,
     "SolverVerifier": solver_verifier,
     "PioneerObserver": pioneer_observer,
     "Relay": relay,
