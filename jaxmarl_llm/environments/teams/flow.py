@@ -69,7 +69,6 @@ class Flow:
     noise: tuple[float, ...] = (0.5, 0.1, 0.03, 0.03)
 
     agents = 4
-    alternating = True
     roles = ("planner", "executor", "verifier", "generator")
     components = ("solved",)
     measures = ("step", "slip")
