@@ -43,7 +43,7 @@ class Flow:
     The planner, which alone is told the question, names a step. The executor is told it, and does that one or another.
     The verifier is told the result and says go on or stop. After "go on" the planner is told the result and names the
     next step. After "stop", or after `steps` steps, the generator is told the mark that was read last, and answers. All
-    entries, marks and questions are drawn by the deal, so nothing can be memorised. The orders of AgentFlow's modules:
+    entries, marks and questions are drawn by the deal, so nothing can be memorised. The modules are those of AgentFlow:
     https://arxiv.org/abs/2510.05592.
 
     Component `solved`, paid to all four in the last turn: 1 for the right mark.
@@ -51,8 +51,8 @@ class Flow:
     Measures:
 
     - `step`: 1 to the planner for each step that the executor did.
-    - `slip`: 1 to a seat that did not do as it was told. That is another step than the named one, "go on" after a mark
-      or "stop" after an entry, or another mark than the one read last.
+    - `slip`: 1 to a seat that did not do as it was told: another step than the named one, "go on" after a mark, "stop"
+      after an entry, or another mark than the one read last.
 
     Script `correct` makes no slip, and its planner names the first key of the chain that was not looked up, until the
     question is answered. If the tool would read another key, it looks up the last one again. Script `erring` does the
@@ -176,7 +176,7 @@ class Flow:
 
     def step(self, state: FlowState, action: jax.Array, key: jax.Array) -> tuple[FlowState, View, jax.Array]:
         said, seat = action[state.seat], state.seat
-        plans, does, verifies, answers = (seat == n for n in range(4))
+        plans, does, answers = (seat == n for n in (PLANNER, EXECUTOR, GENERATOR))
         looks, reads = does & (said < self.tool), does & (said == self.tool)
         steps = state.steps + does
         after_step = jnp.where(steps < self.steps, VERIFIER, GENERATOR)

@@ -1,6 +1,7 @@
 """Advantages, losses and metrics of the planner study against NumPy, who plays, and where arms begin."""
 
 import dataclasses
+from functools import partial
 from types import SimpleNamespace
 
 import jax
@@ -120,7 +121,8 @@ def test_arms_of_the_planner_share_a_program_and_so_do_arms_of_all():
 def test_all_arms_begin_with_the_same_weights():
     short = dataclasses.replace(ALL, warm_start_updates=2)
     start = dataclasses.replace(ROLLOUTS.warm_start, warm_start_updates=2)
-    key = jax.random.key(5)
-    recipes = (short, dataclasses.replace(ROLLOUTS, warm_start=start))
-    first, second = (jax.jit(lambda key, parts=untrained(x, 0)[0]: init_tiny(parts, key))(key) for x in recipes)
+    first, second = (
+        jax.jit(partial(init_tiny, untrained(recipe, 0)[0]))(jax.random.key(5))
+        for recipe in (short, dataclasses.replace(ROLLOUTS, warm_start=start))
+    )
     jax.tree.map(np.testing.assert_array_equal, first, second)
