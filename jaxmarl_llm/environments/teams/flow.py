@@ -36,8 +36,8 @@ class Flow:
     """A team of planner, executor, verifier and generator is asked for the mark of a key at the end of a chain.
 
     The entry of each key is another key, and each key has a mark. A question names a key to begin at and a number of
-    entries to follow, 1 to `hops`. A step is a look-up of a key, which tells its entry, or the tool, which tells the
-    mark of the last entry that was told. So a question of n entries takes n look-ups, each of the entry before, and
+    entries to follow, `fewest` to `hops`. A step is a look-up of a key, which tells its entry, or the tool, which tells
+    the mark of the last entry that was told. So a question of n entries takes n look-ups, each of the entry before, and
     then the tool.
 
     The planner, which alone is told the question, names a step. The executor is told it, and does that one or another.
@@ -58,13 +58,14 @@ class Flow:
     question is answered. If the tool would read another key, it looks up the last one again. Script `erring` does the
     same, but each seat gives another of its answers, uniformly, with its chance in `noise`.
 
-    Raises ValueError for keys outside 3 to 26, marks < 2, hops outside 1 to keys - 1, steps < hops + 1, and a noise
-    that is not four chances.
+    Raises ValueError for keys outside 3 to 26, marks < 2, hops outside 1 to keys - 1, fewest outside 1 to hops, steps <
+    hops + 1, and a noise that is not four chances.
     """
 
     keys: int = 5
     marks: int = 6
     hops: int = 3
+    fewest: int = 1
     steps: int = 6
     noise: tuple[float, ...] = (0.5, 0.1, 0.03, 0.03)
 
@@ -79,6 +80,8 @@ class Flow:
             raise ValueError(f"keys must be 3 to 26, as there are letters, got {self.keys}.")
         if not 1 <= self.hops < self.keys:
             raise ValueError(f"hops must be 1 to {self.keys - 1} with {self.keys} keys, got {self.hops}.")
+        if not 1 <= self.fewest <= self.hops:
+            raise ValueError(f"fewest must be 1 to hops={self.hops}, got {self.fewest}.")
         at_least(self.hops + 1, steps=self.steps)
         if len(self.noise) != 4 or not all(0 <= chance <= 1 for chance in self.noise):
             raise ValueError(f"noise must be a chance within [0, 1] for each of four seats, got {self.noise}.")
@@ -157,7 +160,7 @@ class Flow:
         state = FlowState(
             chain=order,
             marks=jax.random.randint(marks, (self.keys,), 0, self.marks, jnp.int32),
-            hops=1 + draw(hops, self.hops),
+            hops=self.fewest + draw(hops, self.hops - self.fewest + 1),
             seen=jnp.zeros(self.keys, bool),
             last=order[0],
             mark=jnp.int32(-1),

@@ -12,7 +12,7 @@ from tests.support.team_plays import acted, close, given, played, row
 
 GAME = Flow()
 ALIKE = Flow(noise=(0.2,) * 4)
-SMALL = Flow(keys=4, marks=3, hops=2, steps=4, noise=(0.2, 0.2, 0.2, 0.2))
+SMALL = Flow(keys=4, marks=3, hops=2, fewest=2, steps=4, noise=(0.2, 0.2, 0.2, 0.2))
 
 
 def correct_step(table: dict[str, str], begin: str, hops: int, seen: list[str], last: str) -> str:
@@ -102,7 +102,9 @@ def exact(game: Flow) -> tuple[float, float]:
             total += chance * (np.array([0, 1]) + stops * ended + (1 - stops) * then)
         return total
 
-    success, steps = np.mean([value(h, frozenset(), 0, None, game.steps) for h in range(1, game.hops + 1)], axis=0)
+    success, steps = np.mean(
+        [value(h, frozenset(), 0, None, game.steps) for h in range(game.fewest, game.hops + 1)], axis=0
+    )
     return float(success), float(steps)
 
 
@@ -125,9 +127,10 @@ def test_success_and_steps_of_the_scripts_are_those_of_an_enumeration(game, play
 
 
 def test_exact_levels_of_the_study():
-    """A planner that errs in half of its steps solves half of what one does that never errs; a guess has 1/6."""
-    levels = [exact(Flow(noise=(chance, 0.1, 0.03, 0.03)))[0] for chance in (0.0, 0.5)]
-    assert levels == pytest.approx([0.874, 0.446], abs=5e-4)
+    """A planner without errors solves more, and more a step, than the untrained one or a guess after one step (1/8)."""
+    game = Flow(keys=4, marks=8, hops=2, fewest=2, steps=5)
+    levels = [exact(dataclasses.replace(game, noise=(chance, 0.1, 0.03, 0.03))) for chance in (0.0, 0.5)]
+    assert levels == [pytest.approx((0.853, 3.15), abs=5e-3), pytest.approx((0.360, 3.49), abs=5e-3)]
 
 
 def test_each_seat_errs_with_its_own_chance():
@@ -139,7 +142,15 @@ def test_each_seat_errs_with_its_own_chance():
 
 
 def test_settings_that_cannot_be_played():
-    for settings in ({"keys": 2}, {"hops": 0}, {"hops": 5}, {"steps": 3}, {"marks": 1}, {"noise": (0.1,) * 3}):
+    for settings in (
+        {"keys": 2},
+        {"hops": 0},
+        {"hops": 5},
+        {"fewest": 4},
+        {"steps": 3},
+        {"marks": 1},
+        {"noise": (0.1,) * 3},
+    ):
         with pytest.raises(ValueError, match=r"must be"):
             Flow(**settings)
     with pytest.raises(ValueError, match="noise"):
