@@ -51,15 +51,15 @@ class Flow:
     Measures:
 
     - `step`: 1 to the planner for each step that the executor did.
-    - `slip`: 1 to a seat that did not do as it was told: another step than the named one, "go on" after a mark, "stop"
-      after an entry, or another mark than the one read last.
+    - `slip`: 1 to a seat that did not do as it was told. A slip is another step than the named one, or another mark than
+      the one read last. "Go on" after a mark and "stop" after an entry are slips too.
 
     Script `correct` makes no slip, and its planner names the first key of the chain that was not looked up, until the
     question is answered. If the tool would read another key, it looks up the last one again. Script `erring` does the
     same, but each seat gives another of its answers, uniformly, with its chance in `noise`.
 
-    Raises ValueError for keys outside 3 to 26, marks < 2, hops outside 1 to keys - 1, fewest outside 1 to hops, steps <
-    hops + 1, and a noise that is not four chances.
+    Raises ValueError for keys outside 3 to 26, marks < 2, hops outside 1 to keys - 1, and fewest outside 1 to hops.
+    Raises it also for steps < hops + 1 and a noise that is not four chances.
     """
 
     keys: int = 5
