@@ -51,8 +51,8 @@ class Flow:
     Measures:
 
     - `step`: 1 to the planner for each step that the executor did.
-    - `slip`: 1 to a seat that did not do as it was told. A slip is another step than the named one, or another mark than
-      the one read last. "Go on" after a mark and "stop" after an entry are slips too.
+    - `slip`: 1 to a seat that did not do as it was told. A slip is another step than the named one, or another mark
+      than the one read last. "Go on" after a mark and "stop" after an entry are slips too.
 
     Script `correct` makes no slip, and its planner names the first key of the chain that was not looked up, until the
     question is answered. If the tool would read another key, it looks up the last one again. Script `erring` does the
