@@ -93,6 +93,43 @@ def router_search(play: Transcript) -> np.ndarray:
     return np.stack(expected)
 
 
+def flow(play: Transcript) -> np.ndarray:
+    """What no look-up has told and no tool has read is told to nobody: such an answer is believed."""
+    begin, hops = re.search(r"Begin at (\w)\. Follow (\d)", play.rules[0]).groups()  # type: ignore
+    most, expected, marks = number(r"in (\d+) steps at most", play.rules[0]), [], {}
+    entries: dict[str, str] = {}
+    last, named, done, mark, steps = begin, "", "", None, 0
+    for turn in play.turns:
+        ((seat, said),) = turn.said.items()
+        points, slip = np.zeros((4, 3)), False
+        if seat in (0, 2) and done == "mark":
+            mark = re.match(r" The mark is (\d)\. ", turn.told[seat]).group(1)  # type: ignore
+            assert marks.setdefault(last, mark) == mark
+        elif (seat == 0 and done) or seat == 2:
+            key, last = re.match(r" (\w) has the entry (\w)\. ", turn.told[seat]).groups()  # type: ignore
+            assert key == done and entries.setdefault(key, last) == last != key
+        if seat == 0:
+            named = said
+        elif seat == 1:
+            assert turn.told[1] == (" Read the mark." if named == "mark" else f" Look up {named}.")
+            done, steps, points[0, 1], slip = said, steps + 1, 1, said != named
+        elif seat == 2:
+            slip = (said == "stop") != (done == "mark")
+        else:
+            read = re.match(r" The mark is (\d)\. ", turn.told[3])
+            mark = read.group(1) if read else None
+            chain = [begin]
+            while len(chain) <= int(hops) and chain[-1] in entries:
+                chain.append(entries[chain[-1]])
+            known = len(chain) > int(hops) and chain[-1] in marks
+            points[:, 0] = said == marks[chain[-1]] if known else turn.reward[0, 0]
+            slip = mark is not None and said != mark
+        points[seat, 2] = slip
+        expected.append(points)
+    assert steps <= most and next(iter(play.turns[-1].said)) == 3
+    return np.stack(expected)
+
+
 def twenty_questions(play: Transcript) -> np.ndarray:
     secret = re.search(r"It is the (\w+)\.$", play.rules[1]).group(1)  # type: ignore
     table = {name: set(holds.split(", ")) for name, holds in re.findall(r"(\w+) \(([^)]*)\)", play.rules[0])}
@@ -200,6 +237,7 @@ REFEREES = {
     "Halves": halves,
     "SixTurns": six_turns,
     "RouterSearch": router_search,
+    "Flow": flow,
     "TwentyQuestions": twenty_questions,
     "Discussion": discussion,
     "Replies": replies,
