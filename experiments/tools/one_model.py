@@ -1,9 +1,8 @@
 """Does one model that has learnt from a team's dialogues play as well as the team?
 
 A solver answers a sum, a verifier approves or rejects the answer, and after a rejection the solver answers again, three
-times at most. Two policies, the team, have learnt from scripts that are right with a chance. One model then reads the
-team's dialogues as single rows (`AsOne`): it plays both roles in turn, and imitates the answers in both. Texts that
-a role was told carry no loss. Rewards of RL are 1 for a right last answer, to all that played.
+times at most. Two policies, the team, have imitated scripts that are right with chances of 0.5 and 0.75. One model
+imitates both roles in their dialogues, each a single row (`AsOne`); texts told to a role carry no loss.
 
   team       the taught team as it is
   team_grpo  the team trained further by GRPO
@@ -11,7 +10,7 @@ a role was told carry no loss. Rewards of RL are 1 for a right last answer, to a
   sft_grpo   sft trained further by GRPO, with as many games as team_grpo
   grpo       one model trained by GRPO alone, from random weights, with as many games
 
-GRPO leaves out groups whose rewards are all equal; there is no KL penalty and no entropy bonus, and a dual clip at 10.
+GRPO pays 1 for a right last answer and leaves out groups of equal rewards; no KL, no entropy bonus, dual clip 10.
 
   success       share of games with a right last answer, chance 1/6
   answers       answers of the solver in a game, at most 3
@@ -20,42 +19,34 @@ GRPO leaves out groups whose rewards are all equal; there is no KL penalty and n
 
   python -m experiments one_model --seeds 20
 
-Paper: Chain-of-Agents (Li et al.) 2025, https://arxiv.org/abs/2508.13167. The abstract and the README of the release
-were read. Its dialogues are those of models with tools, and a judge pays.
+Paper: Chain-of-Agents (Li et al.) 2025, https://arxiv.org/abs/2508.13167; read: abstract, README of the release.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.devices.compiling import OFTEN
-from jaxmarl_llm.environments.around.as_one import AsOne, Replayed
+from jaxmarl_llm.environments.around.as_one import AsOne
 from jaxmarl_llm.environments.around.noisy import Errs, Noisy
 from jaxmarl_llm.environments.tasks import Arithmetic
 from jaxmarl_llm.environments.teams.team_tasks import SolverVerifier
-from jaxmarl_llm.keys import START, UPDATE, key_for
+from jaxmarl_llm.methods.chain_of_agents import imitate_team, train_side_by_side
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
 from jaxmarl_llm.rl.statistics import first_informative
-from jaxmarl_llm.rollout.rollout import Rollout
-from jaxmarl_llm.rollout.team import Lineup, PolicySet
-from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens, Trajectory, gather_sampled
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, NotLower, Paper, Study, Within
-from jaxmarl_llm.training import step
 from jaxmarl_llm.training.begin import init_run
 from jaxmarl_llm.training.left_out import mean_of_kept
-from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
 from jaxmarl_llm.training.setup import TINY, setup
-from jaxmarl_llm.training.update import update
-from jaxmarl_llm.training.warm_start import TINY_RATE
+from jaxmarl_llm.training.step import only_play
 
 SUCCESS, UPDATES, LESSONS, DIALOGUES, RATE = "success", 100, 400, 64, 5e-4
 METRICS = (SUCCESS, "answers", "tokens read", "tokens said")
@@ -68,13 +59,15 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
     episodes, given = experience.episodes, experience.acts
     right = episodes.reward[..., 0]
     kept = first_informative(right, *given, kept=experience.groups)
-    metrics = {SUCCESS: mean_of_kept(episodes, right[..., 0].sum(1))}
-    metrics["answers"] = mean_of_kept(episodes, (episodes.acted & (episodes.role == 0)).sum((1, 2)).astype(jnp.float32))
-    rows = experience.rows.values()
+    rows, solves = experience.rows.values(), episodes.acted & (episodes.role == 0)
     of_prompts = sum(len(x.tokens) / len(x.prompts.length) * x.prompts.length.sum() for x in rows)
     said, games = sum(x.loss_mask.sum() for x in rows), len(episodes.group)
-    metrics |= {"tokens said": said / games}
-    metrics |= {"tokens read": (of_prompts + sum(x.length.sum() for x in rows) - said) / games}
+    metrics = {
+        SUCCESS: mean_of_kept(episodes, right[..., 0].sum(1)),
+        "answers": mean_of_kept(episodes, solves.sum((1, 2)).astype(jnp.float32)),
+        "tokens read": (of_prompts + sum(x.length.sum() for x in rows) - said) / games,
+        "tokens said": said / games,
+    }
     return Advantages(advantages.grpo(right, *given), trained=kept, metrics=metrics)
 
 
@@ -97,74 +90,41 @@ TEAM = Recipe(
     minibatches=2,
     updates=UPDATES,
 )
-ONE = replace(TEAM, game=AsOne(SUMS, listening=False), seats=(("model",),), warm_start=())
-APART = replace(TEAM, groups=DIALOGUES, group_size=1, minibatches=1, advantage=estimate_advantages)
-
-
-def parts_for(recipe: Recipe) -> Parts:
-    return setup(recipe, TINY, sharding.mesh(), loading.load)
-
-
-def as_one_rows(one: Parts, played: Trajectory, key: jax.Array) -> tuple[Rows, SampledTokens]:
-    """(rows, sampled tokens): dialogues of a team, played with `key` in groups of one, as rows of one model."""
-    tokenizer = one.policy_sets["model"].tokenizer
-    line_up = Lineup((("recorded",),) * len(played.episodes.group), 1)
-    told = Rollout(Replayed(one.recipe.game), {"team": PolicySet(tokenizer, ("recorded",))}, line_up, one.recipe.budget)
-    answers = jnp.where(played.episodes.acted, played.episodes.action, 0).sum(2)
-    again = told({"team": {}}, key, answers)
-    rows = again.rows["team"]
-    return rows, gather_sampled(rows, again.episodes.legal, told.max_sampled_tokens("team"))
-
-
-def imitate(one: Parts, apart: Parts, team: dict, run: Any, key: jax.Array) -> Any:
-    """The run of one model after it has imitated the dialogues of a team, fresh ones in each lesson."""
-    scorer = one.rollout.layouts["model"].scorer()
-
-    def read(learners: Any, number: jax.Array) -> tuple[Any, None]:
-        event = key_for(key, START, number)
-        rows, sampled = as_one_rows(one, step.play(apart, team, event), event)
-
-        def loss(weights: dict, batch: tuple) -> Any:
-            return losses.cross_entropy(scorer(weights["model"]["policy"], *batch).logp, batch[1].mask)
-
-        rate = TINY_RATE * (1 - number / LESSONS)
-        return update(apart.optimiser, loss, learners, (rows, sampled), DIALOGUES, rate, event)[0], None
-
-    learners, _ = jax.lax.scan(read, run.learners, jnp.arange(LESSONS))
-    return run.replace(learners=one.optimiser.init(learners.weights))
-
-
-def train(parts: Parts, runs: tuple, rates: tuple[float, ...], key: jax.Array) -> list[dict[str, jax.Array]]:
-    """The metrics [UPDATES] of each run, trained at its own rate; all play equally many games, of the same deals."""
-    numbers = {name: jnp.float32(x) for name, x in parts.recipe.all_hparams.items()}
-
-    def apply(run: Any, rate: jax.Array) -> dict[str, jax.Array]:
-        learn = lambda run, number: step.on_policy_step(parts, run, numbers | {"learning_rate": rate}, key, number)
-        return jax.lax.scan(learn, run, jnp.arange(UPDATES))[1]
-
-    metrics = jax.vmap(apply)(jax.tree.map(lambda *x: jnp.stack(x), *runs), jnp.array(rates))
-    return [{name: metrics[name][i] for name in METRICS} for i in range(len(runs))]
+SINGLE = replace(TEAM, game=AsOne(SUMS, listening=False), seats=(("model",),), warm_start=())
+APART = replace(TEAM, groups=DIALOGUES, group_size=1, minibatches=1, advantage=None, step=only_play)
 
 
 def compare(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, dict[str, jax.Array]]:
-    """{arm: {metric: [updates]}} of one seed. Arms without training play the same games, at a rate of 0."""
-    team, one, apart = (parts_for(recipe) for recipe in (TEAM, ONE, APART))
-    taught, fresh = init_run(team, key), init_run(one, key)
-    student = imitate(one, apart, taught.learners.weights, fresh, key)
-    of_team = train(team, (taught, taught), (0.0, RATE), key)
-    of_one = train(one, (student, student, fresh), (0.0, RATE, RATE), key)
-    return dict(zip(ARMS, of_team + of_one, strict=True))
+    """{arm: {metric: [updates]}} of one seed. Arms that do not learn play the same games, at a rate of 0."""
+    team, single, apart = (setup(x, TINY, sharding.mesh(), loading.load) for x in (TEAM, SINGLE, APART))
+    taught, fresh = init_run(team, key), init_run(single, key)
+    student = imitate_team(single, apart, taught.learners.weights, fresh, key, LESSONS)
+    of_team = train_side_by_side(team, (taught, taught), (0.0, RATE), key)
+    of_single = train_side_by_side(single, (student, student, fresh), (0.0, RATE, RATE), key)
+    curves = {name: jnp.concatenate([of_team[name], of_single[name]]) for name in METRICS}
+    return {arm: {name: x[i] for name, x in curves.items()} for i, arm in enumerate(ARMS)}
 
 
-BOTH = 'abstract: "agentic reinforcement learning on verifiable agentic tasks to further improve the models\' capabilities"'
+ADDS = 'abstract: "We then use agentic reinforcement learning on verifiable agentic tasks to further improve"'
+SAME = 'abstract: "in the same way as a multi-agent system" that is "less capable". Untrained team, margin ours.'
+LEVEL = "The level is ours: a team that never or always succeeds teaches nothing."
+EQUAL = "No role knows more than the one row, which has the same games of RL. The margin is ours."
+LEARNT = "Imitation must have copied the team's play, its errors included. The margin is ours."
+ALONE = "If random weights reach the team's level by RL alone, nothing is left for dialogues to teach."
 STUDY = Study(
     paper=Paper("Chain-of-Agents (Li et al.)", "https://arxiv.org/abs/2508.13167", 2025, checked="abstract"),
     question="Does one model that has learnt from a team's dialogues play as well as the team?",
-    claim="One model that imitates a team's dialogues, then learns by RL, plays at least as well as the team.",
+    claim="One model that imitates a team's dialogues, then learns by RL, plays as well as the team, and RL adds.",
     arms={arm: Computed(compare, updates=UPDATES, part=arm, level=OFTEN) for arm in ARMS},
     method="sft_grpo",
     metrics=METRICS,
     predictions=(
-        Higher(SUCCESS, "sft_grpo", than="sft", source="paper", where=BOTH),
+        Higher(SUCCESS, "sft_grpo", than="sft", source="paper", where=ADDS),
+        NotLower(SUCCESS, "sft_grpo", than="team", by=0.03, source="paper", where=SAME),
+        NotLower(SUCCESS, "sft_grpo", than="team_grpo", by=0.03, source="theory", where=EQUAL),
+        AtLeast(SUCCESS, "team", 0.5, source="theory", where=LEVEL, condition=True),
+        AtMost(SUCCESS, "team", 0.9, source="theory", where=LEVEL, condition=True),
+        Within(SUCCESS, "sft", than="team", by=0.1, source="theory", where=LEARNT, condition=True),
+        Lower(SUCCESS, "grpo", than="team", source="theory", where=ALONE, condition=True),
     ),
 )

@@ -46,11 +46,15 @@ class AsOne(Around):
     def __post_init__(self):
         super().__post_init__()
         if any(isinstance(field, MessageFrom) for field in self.game.observation):
-            raise ValueError("A seat does not hear its own words: AsOne is for games in which seats hear no free words.")
+            raise ValueError(
+                "A seat does not hear its own words: AsOne is for games in which seats hear no free words."
+            )
         with jax.ensure_compile_time_eval():
             asked = int(self.game.reset(jax.random.key(0), jnp.int32(0))[1].acting.sum())
         if asked > 1:
-            raise ValueError(f"The first turn asks {asked} seats at once: AsOne(OneByOne(game)) asks one after another.")
+            raise ValueError(
+                f"The first turn asks {asked} seats at once: AsOne(OneByOne(game)) asks one after another."
+            )
 
     @property
     def seat_turns(self) -> int:
@@ -94,7 +98,7 @@ class AsOne(Around):
 
         def all_states() -> tuple[Seated, Any]:
             states, chance = deals()
-            return jax.vmap(lambda state: _seated(state, see(state)))(states), chance
+            return jax.vmap(lambda state: _with_seat(state, see(state)))(states), chance
 
         return all_states
 
@@ -105,7 +109,7 @@ class AsOne(Around):
 
     def reset(self, key: jax.Array, group: jax.Array, *given: Any) -> tuple[Seated, View]:
         state, view = self.game.reset(key, group, *given)
-        return _seated(state, view), self._tell(view)
+        return _with_seat(state, view), self._tell(view)
 
     def prompt(self, state: Seated) -> jax.Array:
         told = self.game.prompt(state.game)
@@ -119,11 +123,11 @@ class AsOne(Around):
     def step(self, state: Seated, action: jax.Array, key: jax.Array) -> tuple[Seated, View, jax.Array]:
         answers = jnp.broadcast_to(action, (self.game.agents,))  # a game ignores the entries of seats that do not act
         game, view, reward = self.game.step(state.game, answers, key)
-        return _seated(game, view), self._tell(view), reward.mean(0, keepdims=True)
+        return _with_seat(game, view), self._tell(view), reward.mean(0, keepdims=True)
 
     def _tell(self, view: View) -> View:
         """The view of the one seat."""
-        seat, told = _asked(view), view.phrases
+        seat, told = _next_seat(view), view.phrases
         speaks, before, row = (told >= 0).any(1), jnp.bool_(False), []
         if self.listening:
             for other in range(self.game.agents):
@@ -146,12 +150,12 @@ class AsOne(Around):
         )
 
 
-def _asked(view: View) -> jax.Array:
+def _next_seat(view: View) -> jax.Array:
     return jnp.argmax(view.acting).astype(jnp.int32)
 
 
-def _seated(state: Any, view: View) -> Seated:
-    return Seated(state, _asked(view))
+def _with_seat(state: Any, view: View) -> Seated:
+    return Seated(state, _next_seat(view))
 
 
 class Replay(struct.PyTreeNode):
