@@ -169,7 +169,7 @@ class Replayed(Around):
     """The same game, whose script `recorded` gives the answers of the deal, int32 [T], one a turn.
 
     With the keys of the rollout in which the answers were given, and as many groups, the same game is dealt and played
-    again. Through `AsOne(game)` the dialogues of a team become rows of one policy.
+    again. Through `AsOne(game)` the dialogues of a team become rows of one policy. Raises ValueError without a deal.
     """
 
     @property
@@ -179,9 +179,11 @@ class Replayed(Around):
     def inside(self, state: Replay) -> Any:
         return state.game
 
-    def reset(self, key: jax.Array, group: jax.Array, answers: jax.Array) -> tuple[Replay, View]:  # type: ignore[override]
+    def reset(self, key: jax.Array, group: jax.Array, *given: Any) -> tuple[Replay, View]:
+        if len(given) != 1:
+            raise ValueError("Replayed plays recorded answers: they are its deal, the third argument of reset.")
         game, view = self.game.reset(key, group)
-        return Replay(game, answers.astype(jnp.int32), jnp.int32(0)), view
+        return Replay(game, given[0].astype(jnp.int32), jnp.int32(0)), view
 
     def step(self, state: Replay, action: jax.Array, key: jax.Array) -> tuple[Replay, View, jax.Array]:
         game, view, reward = self.game.step(state.game, action, key)

@@ -112,3 +112,5 @@ def test_the_contract_and_refusals():
         AsOne(MatrixGame(rounds=2))
     with pytest.raises(ValueError, match="hear no free words"):
         AsOne(MatrixGame(talk=True))
+    with pytest.raises(ValueError, match="they are its deal"):
+        Replayed(one).reset(jax.random.key(0), jnp.int32(0))

@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 
 from experiments.tools.one_model import APART, SINGLE, TEAM, clipped_loss, estimate_advantages
-from jaxmarl_llm.methods.chain_of_agents import rows_as_one
+from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.methods.chain_of_agents import imitate_team, rows_as_one, train_side_by_side
+from jaxmarl_llm.models import loading
 from jaxmarl_llm.rl import losses
 from jaxmarl_llm.rl.losses import Batch, Scores
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
+from jaxmarl_llm.training.begin import init_run
+from jaxmarl_llm.training.setup import TINY, setup
 from tests.support.recipe_plays import games
 
 GROUPS = 16
@@ -94,3 +98,23 @@ def test_the_dual_clip_bounds_the_loss_of_grown_tokens_at_ten():
         Scores(jnp.array([[-6.0, 0.0]]), jnp.zeros((1, 2))), batch, dict.fromkeys(("clip_low", "clip_high"), 0.2)
     )
     assert total.sum == pytest.approx(1 + 10)
+
+
+@pytest.mark.long
+def test_runs_side_by_side_play_the_same_deals_and_imitation_leaves_the_team_as_it_is():
+    small = {"groups": 4, "group_size": 4, "updates": 3, "minibatches": 1, "warm_start": ()}
+    recipes = replace(TEAM, **small), replace(SINGLE, **small), replace(APART, groups=8, warm_start=())
+    team, single, apart = (setup(x, TINY, sharding.mesh(), loading.load) for x in recipes)
+
+    @jax.jit
+    def run(key):
+        taught, fresh = init_run(team, key), init_run(single, key)
+        student = imitate_team(single, apart, taught.learners.weights, fresh, key, 20)
+        again = train_side_by_side(single, (student, student, fresh), (0.0, 1e-2, 0.0), key)
+        return fresh, student, again["success"], again["gradient_norm/model"]
+
+    fresh, student, success, norm = jax.device_get(run(jax.random.key(0)))
+    moved = jax.tree.map(lambda a, b: (a != b).any(), fresh.learners.weights, student.learners.weights)
+    assert all(jax.tree.leaves(moved))
+    assert success[0, 0] == success[1, 0] and norm[0, 0] == norm[1, 0]
+    assert norm[0, 2] != norm[1, 2] and norm[0, 0] != norm[2, 0]
