@@ -59,19 +59,21 @@ def information_gain(
     return jax.lax.stop_gradient(gain), asked
 
 
-def scaled(gain: jax.Array, asked: jax.Array, outcome: jax.Array, acted: jax.Array, group: tuple[jax.Array, int]) -> jax.Array:
+def scaled(
+    gain: jax.Array, *, asked: jax.Array, outcome: jax.Array, acts: tuple[jax.Array, jax.Array, int]
+) -> jax.Array:
     """c (gain - mean) / std of the turns that asked in a group, 0 elsewhere: c = min(1, max(std of outcome, 1) / std)
-    with deviations over all acts of the batch. `outcome` [B, T, A] is its advantage, `group` (group [B], groups)."""
+    with deviations over all acts of the batch. `outcome` [B, T, A] is its advantage, `acts` (acted, group, groups)."""
+    acted, *group = acts
     key = key_of(asked.shape, group=group_index(*group))
     whitened = estimate(gain, asked, *key, baseline="mean", scale="std")
     spread = lambda x: jnp.std(keep(x, acted), where=acted)
     return whitened * jnp.minimum(1, jnp.maximum(spread(outcome), 1) / jnp.maximum(spread(whitened), 1e-6))
 
 
-def gate(score: jax.Array, group: tuple[jax.Array, int], temperature: float | jax.Array) -> jax.Array:
+def gate(score: jax.Array, group: jax.Array, groups: int, temperature: float | jax.Array) -> jax.Array:
     """sigmoid(-std of the group's scores / temperature) [B, 1, 1] of episodes' scores [B]: 0.5 if all are equal."""
-    numbers, count = group
-    variance = segment_variance(score, numbers, count, jnp.ones_like(numbers, bool))[numbers]
+    variance = segment_variance(score, group, groups, jnp.ones_like(group, bool))[group]
     return jax.nn.sigmoid(-jnp.sqrt(variance) / temperature)[:, None, None]
 
 

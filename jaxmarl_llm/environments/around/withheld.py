@@ -55,6 +55,20 @@ class WithheldAnswers(TwentyQuestions):
 
         return {**super().scripts, "listener": listen}
 
+    def bits(self, action: jax.Array, acted: jax.Array) -> jax.Array:
+        """The bits float32 [B, T, A] that each question brought, log2 of the share of objects that its reply leaves.
+
+        `action` int32 [B, T, A] and `acted` bool [B, T, A] are those of true answers, none of them withheld."""
+        holds, bits = jnp.asarray(self.table).T, jnp.zeros(acted.shape)
+        left = jnp.ones((len(acted), len(self.objects)), bool)
+        for turn in range(0, self.turns - 1, 2):
+            asked, reply = acted[:, turn + 1, 1], action[:, turn + 1, 1]
+            true = holds[jnp.where(asked, action[:, turn, 0], 0)] == (reply == YES)[:, None]
+            after = left & (true | ~asked[:, None])
+            bits = bits.at[:, turn, 0].set(jnp.log2(left.sum(1) / after.sum(1)))
+            left = after
+        return bits
+
     def reset(self, key: jax.Array, group: jax.Array, given: Silence | None = None) -> tuple[QuestionState, View]:
         state, view = super().reset(key, group)
         return state if given is None else state.replace(silence=jnp.float32(given.chance)), view
