@@ -65,17 +65,17 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: jax.Arr
     right = keep(episodes.reward[..., 0], jnp.broadcast_to(experience.learns[:, None], episodes.acted.shape))
     outcome, exact = advantages.grpo(right, *acts), GAME.bits(episodes.action, episodes.acted)
     gain, asked = infopo.information_gain(experience, "learner", state, ANSWERED)
-    score, scaled = right.sum((1, 2)), partial(infopo.scaled, asked=asked, acts=acts)
+    score, scale = right.sum((1, 2)), partial(infopo.scale_gain, asked=asked, acts=acts)
     weight = hparams["weight"] * infopo.gate(score, *acts[1:], hparams["temperature"])
     released = infopo.to_the_end(outcome, acts[0], score > 0, hparams["gamma"])
     credit = select(
         hparams,
         "credit",
         outcome=outcome,
-        outcome_g=outcome + weight * scaled(gain, outcome=outcome),
-        g_alone=scaled(gain, outcome=outcome),
-        to_go=released + weight * scaled(gain, outcome=released),
-        exact=outcome + weight * scaled(exact, outcome=outcome),
+        outcome_g=outcome + weight * scale(gain, outcome=outcome),
+        g_alone=scale(gain, outcome=outcome),
+        to_go=released + weight * scale(gain, outcome=released),
+        exact=outcome + weight * scale(exact, outcome=outcome),
     )
     by_group, total = score.reshape(experience.groups, -1), lambda x: mean_of_kept(episodes, x.sum((1, 2)))
     metrics = {SILENT: (by_group.min(1) == by_group.max(1)).mean(), GAINED: correlation(gain, exact, asked)}

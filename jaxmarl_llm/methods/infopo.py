@@ -1,7 +1,7 @@
 """Information gain of replies as a reward for the turn that asked, and its sum with an outcome: InfoPO.
 
-The gain of a reply is log pi(a | history) - log pi(a | history with this reply exchanged for one that tells nothing),
-the mean over the tokens of a, the seat's next utterance. It is credited to the seat's turn before, which asked.
+The gain of a reply is log pi(a | history) less the same with this reply exchanged for one that tells nothing. The
+utterance a is the seat's next one, and the gain is a mean over its tokens. It is credited to the turn that asked.
 
 Kong et al., InfoPO: Information-Driven Policy Optimization for User-Centric Agents (2026),
 https://arxiv.org/abs/2603.00656. Formulas of the released code.
@@ -59,7 +59,7 @@ def information_gain(
     return jax.lax.stop_gradient(gain), asked
 
 
-def scaled(
+def scale_gain(
     gain: jax.Array, *, asked: jax.Array, outcome: jax.Array, acts: tuple[jax.Array, jax.Array, int]
 ) -> jax.Array:
     """c (gain - mean) / std of the turns that asked in a group, 0 elsewhere: c = min(1, max(std of outcome, 1) / std)

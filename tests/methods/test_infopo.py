@@ -91,7 +91,7 @@ def test_scale_gate_and_credits():
             wanted[mine] = (gain[mine] - gain[mine].mean()) / gain[mine].std()
         wanted *= min(1, max(credit[acted].std(), 1) / wanted[acted].std())
         acts = (jnp.asarray(acted), *numbers)
-        found = infopo.scaled(jnp.asarray(gain), asked=jnp.asarray(asked), outcome=jnp.asarray(credit), acts=acts)
+        found = infopo.scale_gain(jnp.asarray(gain), asked=jnp.asarray(asked), outcome=jnp.asarray(credit), acts=acts)
         np.testing.assert_allclose(found, wanted, atol=1e-4)
 
     score = np.array([1, 0, 1, 0, 0, 0.0])
