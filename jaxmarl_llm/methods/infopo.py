@@ -45,11 +45,13 @@ def information_gain(
     `answered` maps the turn that asks to the seat's turn that hears the reply, and only this reply is exchanged for the
     last one of its kind. Turns after which the game ends before that have no gain.
     """
-    rows, sampled, shape = experience.rows[name], experience.sampled[name], experience.episodes.acted.shape
+    rows, sampled = experience.rows[name], experience.sampled[name]
+    batch, turns, seats = experience.episodes.acted.shape
+    shape = (batch, turns, seats)
     logp = experience.score(name).logp
     gain, asked = jnp.zeros(shape), jnp.zeros(shape, bool)
     for asks, hears in answered.items():
-        into = jnp.where(jnp.arange(shape[1])[None, :, None] == hears, phrases.shape[1] - 1, -1)
+        into = jnp.where(jnp.arange(turns)[None, :, None] == hears, phrases.shape[1] - 1, -1)
         silent = rows
         for kind in phrases:
             silent = exchange_told(silent, kind, jnp.broadcast_to(into, shape))
@@ -64,8 +66,8 @@ def scale_gain(
 ) -> jax.Array:
     """c (gain - mean) / std of the turns that asked in a group, 0 elsewhere: c = min(1, max(std of outcome, 1) / std)
     with deviations over all acts of the batch. `outcome` [B, T, A] is its advantage, `acts` (acted, group, groups)."""
-    acted, *group = acts
-    key = key_of(asked.shape, group=group_index(*group))
+    acted, group, groups = acts
+    key = key_of(asked.shape, group=group_index(group, groups))
     whitened = estimate(gain, asked, *key, baseline="mean", scale="std")
     spread = lambda x: jnp.std(keep(x, acted), where=acted)
     return whitened * jnp.minimum(1, jnp.maximum(spread(outcome), 1) / jnp.maximum(spread(whitened), 1e-6))
