@@ -34,23 +34,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.environments.helpers import digits
 from jaxmarl_llm.environments.teams.tool_calls import CALL, INSTANT, LAST, MODES, NUMBERS, SOLVER, Calls, Sum
-from jaxmarl_llm.keys import UPDATE, key_for
+from jaxmarl_llm.methods.told_in_loss import told_step
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
 from jaxmarl_llm.rl.masked import mean_of
-from jaxmarl_llm.rollout.trajectory import Episodes, Rows
+from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import at_first, last_share, mean_while, updates_to
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, NotLower, Paper, Study
 from jaxmarl_llm.training.left_out import mean_of_kept
-from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe
-from jaxmarl_llm.training.records import Advantages, Arranged, Experience, Run
-from jaxmarl_llm.training.step import Metrics, arrange, estimate, learn_from, make_experience, play
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 
 QUERIES, KINDS, MEMBERS, UPDATES = 8, 4, 3, 50  # a sum has four groups of three games
-SUCCESS, COST, PRICE, EASY, SOON, FIRST, ABOVE = "success", "cost", "price", "calls easy", "updates to 80%", "at first", "clipped above"
+SUCCESS, COST, PRICE, EASY, SOON = "success", "cost", "price", "calls easy", "updates to 80%"
+FIRST, ABOVE = "at first", "clipped above"
 GAME = Calls()
 
 
@@ -99,34 +98,6 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
     return Advantages(advantages.grpo(given, acted, group // KINDS, groups // KINDS))
 
 
-def hear(parts: Parts, rows: Rows) -> Rows:
-    """Rows in which the calculator's replies are trained, as if they had been said in place of an answer."""
-    (layout,) = (parts.rollout.layouts[name] for name in parts.learner_sets)
-    values = np.array([layout.policy_set.tokenizer.encode(text)[0] for text in digits(GAME.size)])
-    told = (jnp.arange(rows.tokens.shape[1]) < rows.length[:, None]) & ~rows.loss_mask & (rows.turn == LAST)
-    reply = told & jnp.isin(rows.tokens, values)
-    state = jnp.where(reply, layout.tables.start[NUMBERS], rows.grammar_state).astype(rows.grammar_state.dtype)
-    left = jnp.where(reply, 1, rows.tokens_left).astype(rows.tokens_left.dtype)
-    return rows.replace(loss_mask=rows.loss_mask | reply, grammar_state=state, tokens_left=left)
-
-
-def step(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> tuple[Run, Metrics]:
-    """The standard step, with the calculator's replies among the policy's tokens in one arm."""
-    key, (name,) = key_for(key, UPDATE, number), parts.learner_sets
-    arranged = arrange(parts, run, hparams, key, number)
-    trajectory = play(parts, run.learners.weights, key, arranged)
-    said = trajectory.rows[name]
-    rows = select(hparams, "replies", masked=said, trained=hear(parts, said))
-    trajectory = trajectory.replace(rows={**trajectory.rows, name: rows})
-    experience = make_experience(parts, run, trajectory, key, {}, arranged)
-    sampled, before = experience.sampled[name], experience.score(name).logp
-    own = jnp.take_along_axis(said.loss_mask, sampled.at, 1)
-    known = sampled.replace(behaviour_logp=jnp.where(own, sampled.behaviour_logp, before))
-    experience = experience._replace(sampled={**experience.sampled, name: known})
-    estimated = estimate(parts, run, hparams, experience)
-    return learn_from(parts, run, hparams, trajectory, experience, estimated, key, {})
-
-
 def loss(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
     """PPO; also the share of tokens that the upper bound clips."""
     above = (scores.logp - batch.behaviour_logp > jnp.log1p(hparams["clip_high"])) & (batch.advantage > 0)
@@ -139,13 +110,13 @@ TOOL = Recipe(
     seats=(("learner", "correct"),),
     advantage=estimate_advantages,
     loss=loss,
-    step=step,
+    step=partial(told_step, turn=LAST, grammar=NUMBERS),
     arrange=draw_sums,
     hparams={"learning_rate": 1e-3, "entropy": 0.0},
     choices={
         "modes": ("free", "none", "call", "balanced"),
         "reward": ("right", "priced", "adaptive"),
-        "replies": ("masked", "trained"),
+        "told": ("masked", "trained"),
     },
     warm_start=(("novice", "correct"),),
     warm_start_updates=800,
@@ -165,7 +136,7 @@ STUDY = Study(
     arms={
         "none": TOOL.with_choice(modes="none"),
         "tool": TOOL,
-        "in_loss": TOOL.with_choice(replies="trained"),
+        "in_loss": TOOL.with_choice(told="trained"),
         "clip_high": TOOL.with_hparams(clip_high=0.28),
         "entropy_01": TOOL.with_hparams(entropy=0.01),
         "entropy_05": TOOL.with_hparams(entropy=0.05),

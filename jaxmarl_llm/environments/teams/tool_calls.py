@@ -126,9 +126,10 @@ class Calls:
     def scripts(self) -> Mapping[str, Script]:
         """`correct` says the first legal mode, names the numbers of the sum, and answers right; as calculator it adds.
 
-        `novice` is instant in 50% of its games, thinks in 30% and calls in 20%, as far as these modes are legal. At once it answers an easy sum right in 60% of its games, else at random.
-        It names each number right with a chance of 0.8, and repeats a value that it is told with a chance of 0.8; else
-        it says any number. As calculator it adds.
+        `novice` is instant in 50% of its games, thinks in 30% and calls in 20%, as far as these modes are legal. At
+        once it answers an easy sum right in 60% of its games, else at random. It names each number right with a chance
+        of 0.8, and repeats a value that it is told with a chance of 0.8; else it says any number. As calculator it
+        adds.
         """
         return {"random": random_player(self.view), "correct": self._correct, "novice": self._novice}
 
