@@ -1,8 +1,9 @@
 """Does a policy learn from outcomes when to call a tool? ARTIST, GRPO-TCR and A2FM on sums with a calculator.
 
-A solver says its mode: an answer at once, a thought that is right with a chance of 0.7, or a call of a calculator,
-where it names three numbers (`Calls`). Half of the sums are easy: three numbers below 3. The others have numbers from 3
-to 19, 4,913 sums. Policies have imitated `novice` in 800 updates. An update has 16 sums with twelve games each.
+A solver says its mode: an answer at once, a thought, or a call (`Calls`). A thought is right with a chance of 0.7. After
+a call the solver names three numbers for a calculator. Half of the sums are easy: three numbers below 3. The others
+have numbers from 3 to 19, 4,913 sums. Policies have imitated `novice` in 800 updates. An update has eight sums with
+twelve games each.
 
   none        the calculator cannot be called
   tool        GRPO on right answers (ARTIST); neither thoughts nor calls have a price in the reward
@@ -129,6 +130,15 @@ TOOL = Recipe(
     measure=rates,
     pretrained={"budget": 4},
 )
+ARTIST = 'abstract: "consistently outperforms state-of-the-art baselines, with up to 22% absolute improvement"'
+FRIENDLY = (
+    'Demystifying, abstract: "clip higher, overlong reward shaping, and maintaining adequate policy entropy could '
+)
+FRIENDLY += 'improve the training efficiency"'
+ADAPTIVE = 'A2FM, abstract: "cost of pass", "cutting cost [...] by 33.5% relative to agentic", at "comparable accuracy"'
+MASKED = "A reply is no act of the policy, so that its gradient adds noise to shared weights and teaches no choice."
+MIXED = "A mode that is hardly chosen teaches nothing of its worth; three games in twelve keep each mode in training."
+START = "Else nothing is left to learn, or nothing is paid."
 STUDY = Study(
     paper=Paper("ARTIST (Singh et al.)", "https://arxiv.org/abs/2505.01441", 2025, checked="abstract"),
     question="Does a policy learn from outcomes when to call a tool?",
@@ -146,7 +156,19 @@ STUDY = Study(
         "unforced": TOOL.with_choice(reward="adaptive"),
     },
     method="tool",
-    metrics=(SUCCESS, COST, PRICE, EASY, SOON, FIRST, ABOVE),
+    metrics=(SUCCESS, PRICE, COST, EASY, SOON, FIRST, ABOVE),
+    predictions=(
+        Higher(SUCCESS, "tool", than="none", source="paper", where=ARTIST),
+        Higher(SUCCESS, "tool", than="in_loss", source="theory", where=MASKED),
+        Lower(SOON, "clip_high", than="tool", source="paper", where=FRIENDLY),
+        Lower(SOON, "entropy_01", than="tool", source="paper", where=FRIENDLY),
+        NotLower(SUCCESS, "modes", than="always", by=0.03, source="paper", where=ADAPTIVE),
+        Lower(PRICE, "modes", than="always", source="paper", where=ADAPTIVE),
+        Higher(SUCCESS, "modes", than="unforced", source="theory", where=MIXED),
+        AtLeast(FIRST, "tool", 0.2, source="theory", where=START, condition=True),
+        AtMost(FIRST, "tool", 0.6, source="theory", where=START, condition=True),
+        AtLeast(ABOVE, "tool", 0.005, source="theory", where="Else a higher bound changes nothing.", condition=True),
+    ),
     derived={
         PRICE: partial(last_share, metric=PRICE),
         SOON: partial(updates_to, metric=SUCCESS, bound=0.8),

@@ -18,7 +18,7 @@ from jaxmarl_llm.training.records import Run
 from jaxmarl_llm.training.step import Metrics, arrange, estimate, learn_from, make_experience, play
 
 
-def told_as_said(parts: Parts, rows: Rows, *, turn: int, grammar: int) -> Rows:
+def include_told(parts: Parts, rows: Rows, *, turn: int, grammar: int) -> Rows:
     """The rows with the words of a grammar that a seat is told before a turn among the trained tokens.
 
     Each word is one token, and is scored among the words of the grammar, with the advantage of the seat's act in that
@@ -40,19 +40,19 @@ def told_step(
 ) -> tuple[Run, Metrics]:
     """The standard step of a recipe with one learner, where the choice `told` is "masked" or "trained".
 
-    With "trained" the words of `told_as_said` are trained too. Their ratio is to the policy that played. The game needs
+    With "trained" the words of `include_told` are trained too. Their ratio is to the policy that played. The game needs
     a turn in which the seat says nothing, so that its rows have room for one more trained token.
     """
     key, (name,) = key_for(key, UPDATE, number), parts.learner_sets
     arranged = arrange(parts, run, hparams, key, number)
     trajectory = play(parts, run.learners.weights, key, arranged)
     said = trajectory.rows[name]
-    rows = select(hparams, "told", masked=said, trained=told_as_said(parts, said, turn=turn, grammar=grammar))
+    rows = select(hparams, "told", masked=said, trained=include_told(parts, said, turn=turn, grammar=grammar))
     trajectory = trajectory.replace(rows={**trajectory.rows, name: rows})
     experience = make_experience(parts, run, trajectory, key, {}, arranged)
     sampled, before = experience.sampled[name], experience.score(name).logp
-    own = jnp.take_along_axis(said.loss_mask, sampled.at, 1)
-    known = sampled.replace(behaviour_logp=jnp.where(own, sampled.behaviour_logp, before))
+    spoken = jnp.take_along_axis(said.loss_mask, sampled.at, 1)
+    known = sampled.replace(behaviour_logp=jnp.where(spoken, sampled.behaviour_logp, before))
     experience = experience._replace(sampled={**experience.sampled, name: known})
     estimated = estimate(parts, run, hparams, experience)
     return learn_from(parts, run, hparams, trajectory, experience, estimated, key, {})

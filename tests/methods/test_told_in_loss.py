@@ -12,7 +12,7 @@ import pytest
 
 from experiments.tools.tools import TOOL
 from jaxmarl_llm.environments.teams.tool_calls import CALL, LAST, NUMBERS
-from jaxmarl_llm.methods.told_in_loss import told_as_said
+from jaxmarl_llm.methods.told_in_loss import include_told
 from jaxmarl_llm.training import begin, step
 from jaxmarl_llm.training.records import Advantages, TinySize
 from jaxmarl_llm.training.trainer import Trainer
@@ -29,7 +29,7 @@ def test_gradients_of_forced_modes_and_of_replies():
         run = begin.init_run(parts, key)
         arranged = step.arrange(parts, run, hparams, key, jnp.int32(0))
         played = step.play(parts, run.learners.weights, key, arranged)
-        heard = told_as_said(parts, played.rows["learner"], turn=LAST, grammar=NUMBERS)
+        heard = include_told(parts, played.rows["learner"], turn=LAST, grammar=NUMBERS)
         return run, arranged, played, played.replace(rows={**played.rows, "learner": heard})
 
     run, arranged, *games = play(jax.random.key(0))

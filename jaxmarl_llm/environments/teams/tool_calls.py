@@ -165,7 +165,7 @@ class Calls:
         mode = jnp.where(first, jnp.minimum(asked, CALL), state.mode)
         naming = (mode == CALL) & (turn >= 1) & (turn < REPLY)
         posed = jnp.where(naming & (jnp.arange(3) == turn - 1), asked, state.posed)
-        value = jnp.where(first, self._thought(state, key), state.value)
+        value = jnp.where(first, self._think(state, key), state.value)
         value = jnp.where(turn == REPLY, said[CALCULATOR], value)
         answers = ~first & ((mode != CALL) | (turn == LAST))
         after = state.replace(mode=mode, posed=posed, value=value, turn=turn + 1, ended=state.ended | answers)
@@ -195,7 +195,7 @@ class Calls:
     def _sum(self, numbers: jax.Array) -> jax.Array:
         return numbers.sum(dtype=jnp.int32) % self.size
 
-    def _thought(self, state: CallState, key: jax.Array) -> jax.Array:
+    def _think(self, state: CallState, key: jax.Array) -> jax.Array:
         lucky, other = jax.random.split(key)
         wrong = jax.random.randint(other, (), 1, self.size, jnp.int32) * ~jax.random.bernoulli(lucky, self.thought)
         return (self._sum(state.numbers) + wrong) % self.size
