@@ -1,9 +1,9 @@
 """Does a policy learn from outcomes when to call a tool? ARTIST, GRPO-TCR and A2FM on sums with a calculator.
 
-A solver says its mode: an answer at once, a thought, or a call (`Calls`). A thought is right with a chance of 0.7. After
-a call the solver names three numbers for a calculator. Half of the sums are easy: three numbers below 3. The others
-have numbers from 3 to 19, 4,913 sums. Policies have imitated `novice` in 800 updates. An update has eight sums with
-twelve games each.
+A solver says its mode: an answer at once, a thought, or a call (`Calls`). A thought is right with a chance of 0.7.
+After a call the solver names three numbers for a calculator. Half of the sums are easy: three numbers below 3.
+The others have numbers from 3 to 19, 4,913 sums. Policies have imitated `novice` in 800 updates. An update has
+eight sums with twelve games each.
 
   none        the calculator cannot be called
   tool        GRPO on right answers (ARTIST); neither thoughts nor calls have a price in the reward
@@ -92,7 +92,7 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
     counted = instant & select(hparams, "modes", free=True, none=True, call=True, balanced=group % KINDS == 0)
     by_sum = lambda x: x.reshape(QUERIES, -1).sum(1)
     share = by_sum(right * counted) / jnp.maximum(by_sum(counted), 1)
-    worth = jnp.where(instant, 1, 1 - jnp.repeat(share, KINDS * MEMBERS) ** 2)
+    worth = jnp.where(instant, 1, 1 - share[group // KINDS] ** 2)
     reward = select(hparams, "reward", right=right, priced=right + cost, adaptive=right * worth)
     given = jnp.zeros(episodes.acted.shape).at[:, 0, SOLVER].set(reward)
     acted, _, groups = experience.learning_acts
