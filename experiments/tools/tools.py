@@ -48,7 +48,7 @@ from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 
-QUERIES, KINDS, MEMBERS, UPDATES = 8, 4, 3, 50  # a sum has four groups of three games
+QUERIES, KINDS, MEMBERS, UPDATES = 8, 4, 3, 60  # a sum has four groups of three games
 SUCCESS, COST, PRICE, EASY, SOON = "success", "cost", "price", "calls easy", "updates to 80%"
 FIRST, ABOVE = "at first", "clipped above"
 GAME = Calls()
@@ -113,7 +113,7 @@ TOOL = Recipe(
     loss=loss,
     step=partial(told_step, turn=LAST, grammar=NUMBERS),
     arrange=draw_sums,
-    hparams={"learning_rate": 1e-3, "entropy": 0.0},
+    hparams={"learning_rate": 3e-4, "entropy": 0.0},
     choices={
         "modes": ("free", "none", "call", "balanced"),
         "reward": ("right", "priced", "adaptive"),

@@ -26,7 +26,7 @@ SOLVER, CALCULATOR = range(2)
 MODES = ("instant", "think", "call")
 INSTANT, THINK, CALL = range(3)
 NUMBERS, WORDS = 0, 1  # grammars
-NOVICE = (0.5, 0.3, 0.2)  # its chances of the modes
+NOVICE = (0.4, 0.3, 0.3)  # its chances of the modes
 REPLY, LAST = 4, 5  # turns of a game with a call: the calculator's, and the solver's answer
 
 
@@ -126,9 +126,9 @@ class Calls:
     def scripts(self) -> Mapping[str, Script]:
         """`correct` says the first legal mode, names the numbers of the sum, and answers right; as calculator it adds.
 
-        `novice` is instant in 50% of its games, thinks in 30% and calls in 20%, as far as these modes are legal. At
+        `novice` is instant in 40% of its games, thinks in 30% and calls in 30%, as far as these modes are legal. At
         once it answers an easy sum right in 60% of its games, else at random. It names each number right with a chance
-        of 0.8, and repeats a value that it is told with a chance of 0.8; else it says any number. As calculator it
+        of 0.9, and repeats a value that it is told with a chance of 0.8; else it says any number. As calculator it
         adds.
         """
         return {"random": random_player(self.view), "correct": self._correct, "novice": self._novice}
@@ -211,7 +211,8 @@ class Calls:
         chance, number, mode = jax.random.split(key, 3)
         naming = (state.mode == CALL) & (state.turn < REPLY)
         knows = jnp.where((state.numbers < self.small).all(), 0.6, 0.0)
-        right = jax.random.bernoulli(chance, jnp.where((state.mode == INSTANT) & ~naming, knows, 0.8))
+        chances = jnp.where(naming, 0.9, jnp.where(state.mode == INSTANT, knows, 0.8))
+        right = jax.random.bernoulli(chance, chances)
         said = jnp.where(naming | (state.mode == INSTANT), self._correct(state, seat, key), state.value)
         says = jnp.where(right, said, jax.random.randint(number, (), 0, self.size, jnp.int32))
         odds = jnp.where(state.modes, jnp.log(jnp.array(NOVICE)), -jnp.inf)
