@@ -29,6 +29,7 @@ from tests.support.team_plays import played
 
 MEASURES = {
     "advised": ("followed", "judged"),
+    "calls": ("posed",),
     "corpus": ("valid", "hops", "false", "replaced"),
     "discussion": ("correct", "judged"),
     "explanations": ("question",),
@@ -45,6 +46,7 @@ MEASURES = {
 }
 PAID = {
     "advised": ("alone", "shift"),
+    "calls": ("correct", "cost"),
     "corpus": ("correct", "proposal"),
     "discussion": ("solve", "evaluate", "format"),
     "explanations": ("similarity",),

@@ -229,7 +229,26 @@ def help_desk(play: Transcript) -> np.ndarray:
     return np.array(expected)
 
 
+def calls(play: Transcript) -> np.ndarray:
+    """A price is that of the mode, and the sum is that of the numbers of the rules."""
+    rules, mode = play.rules[0], play.turns[0].said[0]
+    thought, call = (
+        number(r"chance of [\d.]+, for ([\d.]*\d) points", rules),
+        number(r"its value, for ([\d.]*\d)", rules),
+    )
+    numbers = re.search(r"wait for: (\d+) \+ (\d+) \+ (\d+)\.$", rules).groups()  # type: ignore
+    size = number(r"modulo (\d+)", rules)
+    right = sum(map(int, numbers)) % size
+    expected = np.zeros((len(play.turns), 2, 3))
+    expected[0, 0, 1] = -{"instant": 0, "think": thought, "call": call}[mode]
+    expected[-1, 0, 0] = int(play.turns[-1].said[0]) == right
+    if mode == "call":
+        expected[3, 0, 2] = sum(int(turn.said[0]) for turn in play.turns[1:4]) % size == right
+    return expected
+
+
 REFEREES = {
+    "Calls": calls,
     "HelpDesk": help_desk,
     "SolverVerifier": solver_verifier,
     "PioneerObserver": pioneer_observer,
