@@ -38,7 +38,7 @@ from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 
-TASKS, MEMBERS = 16, 8
+TASKS = 16
 SUCCESS, FREE, ON_FIRST, FITS = "success", "free", "first", "fits"
 
 
@@ -57,7 +57,7 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
     apart = advantages.grpo(reward, second, group, 2 * TASKS)
     together = advantages.grpo(reward, second, group // 2, TASKS)
     actor = select(hparams, "halves", apart=apart, together=together)
-    free = solved.reshape(TASKS, 2, MEMBERS)[:, 1].mean(1)[group // 2]
+    free = solved.reshape(TASKS, 2, -1)[:, 1].mean(1)[group // 2]
     paid = select(hparams, "writer", outcome=2 * solved - 1, difference=solved - free)
     writer = jnp.where(guided, paid - paid.mean(where=group % 2 == 0), 0)
     credit = jnp.where(second, actor, jnp.where(wrote, writer[:, None, None], 0))
@@ -97,7 +97,7 @@ OUTCOME = Recipe(
     budget=1,
     updates=150,
     groups=2 * TASKS,
-    group_size=MEMBERS,
+    group_size=8,
     minibatches=2,
     measure=measure,
     pretrained={"budget": 4},

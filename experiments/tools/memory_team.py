@@ -39,7 +39,6 @@ from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
 
-MEMBERS = 8
 RIGHT, KNOWN, COVERAGE, SPREAD, SHARE = "right", "known", "coverage", "spread", "share"
 
 
@@ -59,7 +58,7 @@ def ndcg(score: jax.Array, gain: jax.Array) -> jax.Array:
 
 def shares(local: jax.Array, right: jax.Array, hparams: Hparams) -> jax.Array:
     """w [groups, members, 2] of each agent, from local rewards [groups, members, 2] and answers [groups, members]."""
-    by_agent, answers = jnp.moveaxis(local, -1, 1), jnp.broadcast_to(right[:, None], (len(right), 2, MEMBERS))
+    by_agent, answers = jnp.moveaxis(local, -1, 1), jnp.broadcast_to(right[:, None], (len(right), 2, right.shape[1]))
     agreement = lambda measure: jax.nn.softmax(measure(by_agent, answers), -1)[:, None]
     w = select(
         hparams, "share", local=0.0, equal=0.5, ranked=agreement(ndcg), tau=agreement(kendall), **{"global": 1.0}
@@ -69,8 +68,8 @@ def shares(local: jax.Array, right: jax.Array, hparams: Hparams) -> jax.Array:
 
 def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     paid = experience.episodes.reward.sum(1)  # [episodes, seats, components]
-    local = jnp.stack([paid[:, 0, 0], paid[:, 1, 1]], -1).reshape(experience.groups, MEMBERS, 2)
-    right = paid[:, 0, 2].reshape(experience.groups, MEMBERS)
+    local = jnp.stack([paid[:, 0, 0], paid[:, 1, 1]], -1).reshape(experience.groups, -1, 2)
+    right = paid[:, 0, 2].reshape(experience.groups, -1)
     w = shares(local, right, hparams)
     alone = select(hparams, "share", local=1.0, equal=1.0, ranked=1.0, tau=1.0, **{"global": 0.0})
     total = (alone * local + w * right[..., None]).reshape(-1, 1, 2)
@@ -98,7 +97,7 @@ LOCAL = Recipe(
     budget=1,
     updates=200,
     groups=32,
-    group_size=MEMBERS,
+    group_size=8,
     measure=measure,
     pretrained={"budget": 4},
 )
