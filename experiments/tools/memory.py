@@ -1,11 +1,11 @@
 """Does a writer of notes that learns beside the actor help more than a frozen one, or none? Complementary RL.
 
 Two shifts open the same three locks, one of three keys each, in six tries (`Handover`); the first lock's key is drawn
-again between them. The writer picks one try of the first shift as a note to the second. So a note on a later lock helps,
-a note on the first may mislead, and a shift can find the keys itself at the cost of tries. Both shifts are the actor.
-A task, a draw of keys, is played by sixteen pairs of shifts, of which eight second shifts are told a note. The actor
-learns from second shifts (GRPO), and the writer from those with a note, by CISPO's clip. Policies have imitated an actor
-that follows every note and else tries any key, and a writer that picks any try.
+again between them. The writer picks one try of the first shift as a note to the second. A note on a later lock helps,
+and a note on the first may mislead. A shift can find the keys itself at the cost of tries. Both shifts are the actor. A
+task, a draw of keys, is played by sixteen pairs of shifts, of which eight second shifts are told a note. The actor
+learns from second shifts (GRPO), and the writer from those with a note, by CISPO's clip. Policies have imitated an
+actor that follows every note and else tries any key, and a writer that picks any try.
 
   none        nobody is told a note, and the actor learns from all sixteen
   static      notes of the writer as it began; the actor is normalised within each half of eight
@@ -20,8 +20,8 @@ that follows every note and else tries any key, and a writer that picks any try.
 
   python -m experiments memory --seeds 20
 
-Paper: Complementary RL (Muhtar et al.) 2026, https://arxiv.org/abs/2603.17621, read second-hand beyond the abstract. Its
-bank of many entries, with search and merging, is left out: an entry is one try of the shift before.
+Paper: Complementary RL (Muhtar et al.) 2026, https://arxiv.org/abs/2603.17621, read second-hand beyond the abstract.
+Its bank of many entries, with search and merging, is left out: an entry is one try of the shift before.
 """
 
 import jax
@@ -33,7 +33,7 @@ from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rollout.trajectory import Episodes
-from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study, Within
+from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
 from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Arranged, Experience

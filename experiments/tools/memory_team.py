@@ -1,20 +1,20 @@
 """Does a share of the common reward by agreement of ranks teach a memory better than equal shares? CoMAM.
 
-A builder keeps two of four facts, and a reader is asked for one of them (`FactMemory`). Two facts were heard often, 2 to
-8 times, and two once; one is on a plan. The question is about that one in nine of ten deals. The builder's local reward
-is the share of mentions it keeps, so that the fact asked for is among those it pays for in half of the deals. The
-reader's local reward is the right place, or "neither". The common reward is the right answer, one of four values.
-Policies have imitated a builder that keeps any facts and a reader that names any place in every second game. With groups
-of eight episodes of a deal, an agent's reward is r_n = local_n + w_n right, normalised by agent and group (GRPO).
+A builder keeps two of four facts, and a reader is asked for one of them (`FactMemory`). Two facts were heard often, 2
+to 8 times, and two once; one is on a plan. The question is about that one in nine of ten deals. The builder's local
+reward is the share of mentions it keeps. So it is paid for the fact asked for in half of the deals. The reader's local
+reward is for the right place, or "neither". The common reward is the right answer, one of four values. Policies have
+imitated a builder that keeps any facts, and a reader that names any place in every second game. With groups of eight
+episodes of a deal, an agent's reward is r_n = local_n + w_n right, normalised by agent and group (GRPO).
 
   local    w = 0
   equal    w = 1/2 for both
-  ranked   w is the softmax over agents of v_n. v_n is the NDCG of the group's answers in the order of local rewards, the
-           mean over orders of equal ones (published; its ties are not described)
+  ranked   w is the softmax over agents of v_n, the NDCG of the group's answers in the order of local rewards. It is the
+           mean over orders of equal rewards (published; its ties are not described)
   tau      as ranked, with Kendall's tau in place of the NDCG
   global   r_n = right alone
 
-  right      share of right answers: .94 for the best builder with a reader without errors, .63 if it keeps mentions
+  right      share of right answers: .95 for the best builder with a reader without errors, .63 if it keeps mentions
   known      share of games in which the asked fact is kept
   coverage   mean share of mentions that are kept
   spread     standard deviation over groups of the builder's w
@@ -34,7 +34,7 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.rewards import kendall
 from jaxmarl_llm.rollout.trajectory import Episodes
-from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
+from jaxmarl_llm.studies.study import Higher, Paper, Study
 from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
@@ -48,7 +48,7 @@ def ndcg(score: jax.Array, gain: jax.Array) -> jax.Array:
     Without gains it is 1, for any order is as good.
     """
     discount = 1 / jnp.log2(jnp.arange(score.shape[-1]) + 2.0)
-    total = jnp.concatenate([jnp.zeros(1), jnp.cumsum(discount)])  # of the first ranks
+    total = jnp.concatenate([jnp.zeros(1), jnp.cumsum(discount)])
     above = (score[..., None, :] > score[..., :, None]).sum(-1)
     equal = (score[..., None, :] == score[..., :, None]).sum(-1)
     by_score = (gain * (total[above + equal] - total[above]) / equal).sum(-1)
@@ -102,7 +102,7 @@ LOCAL = Recipe(
     pretrained={"budget": 4},
 )
 CREDIT = (
-    'abstract: "quantify each agent\'s contribution via group-level ranking consistency between local and global '
+    "abstract: \"quantify each agent's contribution via group-level ranking consistency between local and global "
     'rewards, treating them as adaptive weights to assign global credit and integrate local-global rewards"'
 )
 ALONE = 'abstract: "independent optimization on local agents hardly guarantees the global system performance"'

@@ -37,9 +37,9 @@ class FactMemory:
 
     A deal has `facts` facts. `kept` of them were heard often, all as often, `often[i]` times with i drawn with the
     deal; the others were heard once. One fact is about a plan. The question is about that fact with a chance of
-    `planned`, and else about any of the others. The draws are independent. So facts that were heard often are no likelier
-    to be asked for. The builder is told all but the values, and names the facts to keep. The reader is told which facts
-    are kept and the question. It names the place of a fact to read, or says neither, is told the value there, and
+    `planned`, and else about any of the others. The draws are independent. So facts that were heard often are not
+    asked for more often. The builder is told all but the values, and names the facts to keep. The reader is told which facts
+    are kept, and the question. It names the place of a fact to read, or says neither, is told the value there, and
     answers. A value is drawn uniformly from `values`, so that a reader without it guesses.
 
     Components:
@@ -53,8 +53,8 @@ class FactMemory:
 
     The deal of training is a bool, by default true. If it is false the reader has an empty memory; all else, with its
     chance, stays the same.
-    Raises ValueError for facts outside 2 to 6, kept outside 1 to 3 or not below the facts, values < 2, counts that are
-    not two or more, and a chance outside 0 to 1.
+    Raises ValueError for facts outside 2 to 6, kept outside 1 to 3 or not below the facts, and values < 2. Raises it
+    also for counts that are not two or more, and a chance outside 0 to 1.
     """
 
     facts: int = 4

@@ -45,18 +45,19 @@ class Handover:
 
     A shift opens `locks` locks in a row with `tries` tries, and names one of `keys` keys in each. It is told if the
     last try opened its lock. It ends if all locks are open or no try is left. The keys of the locks are drawn
-    uniformly with the deal. The key of the first lock is drawn again for the second shift, those of the others stay. The
-    writer is told the log of the first shift, and names one of its tries. The note says lock, key and result of this
-    try. So a note on the first lock may mislead, and others help. A shift without a note can find all keys itself,
-    at the cost of tries.
+    uniformly with the deal. The key of the first lock is drawn again for the second shift. The writer is told the
+    log of the first shift, and names one of its tries. The note says lock, key and result of this try. So a note on the
+    first lock may mislead, and others help. A shift without a note can find all keys itself, at the cost of tries.
 
     Components:
 
     - `opened`: to either shift after its last try, 1 if all locks are open.
     - `guided`: to the writer after the last try of the second shift, 1 if all locks are open, else -1.
 
-    Measures: `first`, 1 in the writer's turn if its note is on the first lock; `fits`, 1 there if the note says that a
-    key opened another lock than the first.
+    Measures, of the writer's turn:
+
+    - `first`: 1 if its note is on the first lock.
+    - `fits`: 1 if the note says that a key opened another lock than the first.
 
     The deal of training (`Handed`) says if the note is told, and can give groups the same locks.
     Raises ValueError for locks < 2, keys outside 2 to 5 and tries that are fewer than the locks or more than 8.
@@ -93,8 +94,8 @@ class Handover:
     @property
     def rules(self) -> Fields:
         locks = (
-            f"{self.locks} locks in a row, each with one of {self.keys} keys, are opened in {self.tries} tries, first by "
-            "one shift, then by another. The first lock has another key then, which may be the same. "
+            f"{self.locks} locks in a row, each with one of {self.keys} keys, are opened in {self.tries} tries, first "
+            "by one shift, then by another. The first lock has another key then, which may be the same. "
         )
         shift = "You are a shift. You get 1 point if you open all."
         writer = (
@@ -121,7 +122,10 @@ class Handover:
         results = ("Failed. ", "Opened. ")
         calls = tuple(f"Lock {i + 1}: which key?" for i in range(self.locks))
         log = tuple(
-            f" Lock {i + 1}, key {key} {word}." for i in range(self.locks) for key in keys for word in ("failed", "opened")
+            f" Lock {i + 1}, key {key} {word}."
+            for i in range(self.locks)
+            for key in keys
+            for word in ("failed", "opened")
         )
         return (self.notes, results, calls, *(log,) * self.tries, (" Which try?",))
 
@@ -131,9 +135,9 @@ class Handover:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`correct` writes the last try that opened another lock than the first, else the last try; a shift follows
-        the note if it is not on the first lock, and names any key that has not failed at the lock. `believer` writes any
-        try, follows every note, and else names any key."""
+        """`correct` writes the last try that opened another lock than the first, else the last try. As a shift it
+        follows a note on another lock than the first, and names any key that has not failed. `believer`
+        writes any try, follows every note, and else names any key."""
 
         def writes(state: HandoverState) -> jax.Array:
             made, opened = state.lock >= 0, self._opened(state)

@@ -63,9 +63,7 @@ def test_against_python(game, player):
         if player in ("covering", "correct"):
             chosen = covering(list(mentions.values()), None) if player == "covering" else None
             at = best(list(mentions.values()), "ABCDEF".index(plan)) if chosen is None else chosen
-            assert mentions[kept[0]] + mentions[kept[-1]] == sum(
-                list(mentions.values())[i] for i in ([at[0], at[-1]])
-            )
+            assert mentions[kept[0]] + mentions[kept[-1]] == sum(list(mentions.values())[i] for i in ([at[0], at[-1]]))
 
 
 def test_exact_shares_of_right_answers():
