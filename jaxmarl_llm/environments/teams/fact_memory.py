@@ -37,10 +37,10 @@ class FactMemory:
 
     A deal has `facts` facts. `kept` of them were heard often, all as often, `often[i]` times with i drawn with the
     deal; the others were heard once. One fact is about a plan. The question is about that fact with a chance of
-    `planned`, and else about any of the others. The draws are independent. So facts that were heard often are not
-    asked for more often. The builder is told all but the values, and names the facts to keep. The reader is told which facts
-    are kept, and the question. It names the place of a fact to read, or says neither, is told the value there, and
-    answers. A value is drawn uniformly from `values`, so that a reader without it guesses.
+    `planned`, and else about any of the others. The draws are independent, so that mentions tell nothing of the
+    question. The builder is told all but the values, and names the facts to keep. The reader is told which facts are
+    kept, and the question. It names the place of a fact to read, or says neither, is told the value there, and answers.
+    A value is drawn uniformly from `values`, so that a reader without it guesses.
 
     Components:
 
