@@ -247,9 +247,59 @@ def calls(play: Transcript) -> np.ndarray:
     return expected
 
 
+def fact_memory(play: Transcript) -> np.ndarray:
+    """The builder is told the mentions, the reader the question; a value that is not read is told to nobody."""
+    built, named, answered = play.turns
+    heard = re.findall(r"(\w) was heard (once|\d+)", built.told[0])
+    mentions = {letter: 1 if count == "once" else int(count) for letter, count in heard}
+    kept = built.said[0].split(" and ")
+    assert named.told[1].startswith(f"Kept: {built.said[0]}. ") and "share of all mentions" in play.rules[0]
+    question = re.search(r"The question is (\w)", named.told[1]).group(1)  # type: ignore
+    places = {"first": 0, "second": 1}
+    value = re.match(r"It is (\d)\.", answered.told[1])
+    assert (value is None) == (named.said[1] == "neither")
+    right = answered.reward[0, 2]
+    if value and kept[places[named.said[1]]] == question:
+        right = answered.said[1] == value.group(1)
+    points = np.zeros((3, 2, 4))
+    points[0, 0, 0] = sum(mentions[x] for x in kept) / sum(mentions.values())
+    points[1, 1, 1] = named.said[1] == next((x for x, i in places.items() if kept[i] == question), "neither")
+    points[2, :, 2], points[2, :, 3] = right, question in kept
+    return points
+
+
+def handover(play: Transcript) -> np.ndarray:
+    """The last try's result is told to nobody."""
+    locks, tries = number(r"(\d+) locks in a row", play.rules[0]), number(r"in (\d+) tries", play.rules[0])
+    expected, shift, lock, count, log = [], 0, 0, 0, []
+    for turn, after in zip(play.turns, later(play), strict=True):
+        ((seat, said),) = turn.said.items()
+        points = np.zeros((3, 4))
+        if seat == 1:
+            log = re.findall(r"Lock (\d), key (\w) (\w+)\.", turn.told[1])
+            place, key, result = log[("first", "second", "third", "fourth", "fifth", "sixth").index(said)]
+            points[:, 2:] = place == "1", place != "1" and result == "opened"
+            assert after[2].startswith(f"Note: lock {place}, key {key} {result}. ")
+            shift, lock, count = 2, 0, 0
+        else:
+            assert seat == shift and turn.told[seat].endswith(f"Lock {lock + 1}: which key?")
+            count += 1
+            told = re.match(r"(Opened|Failed)\. ", after[seat])
+            last = count == tries or lock + 1 == locks
+            opens = told.group(1) == "Opened" if told else last and turn.reward[seat, 0] > 0
+            lock += opens
+            if not told:
+                points[seat, 0] = lock == locks
+                points[1, 1] = (2 * points[2, 0] - 1) * (shift == 2)
+        expected.append(points)
+    return np.stack(expected)
+
+
 REFEREES = {
     "Calls": calls,
     "HelpDesk": help_desk,
+    "FactMemory": fact_memory,
+    "Handover": handover,
     "SolverVerifier": solver_verifier,
     "PioneerObserver": pioneer_observer,
     "Relay": relay,
