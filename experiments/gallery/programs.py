@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
-from jaxmarl_llm.environments.bridges.agent_programs import AgentEpisode
+from jaxmarl_llm.environments.bridges.agent_programs import AgentEpisode, AgentProgram
 
 SUM = re.compile(r"(\d{1,6}) ?([-+*]) ?(\d{1,6})")
 CALL = re.compile(rf"calc\({SUM.pattern}\)")
@@ -39,7 +40,7 @@ class Question(NamedTuple):
         if match is None:
             return False
         same = {int(match[1]), int(match[3])} == {self.a, self.b}
-        return same and match[2] == self.sign and computed(match) == self.value
+        return same and match[2] == self.sign and compute(match) == self.value
 
     def is_answer(self, text: str) -> bool:
         """True if the last number of a text is the question's value."""
@@ -47,7 +48,7 @@ class Question(NamedTuple):
         return bool(numbers) and numbers[-1] == str(self.value)
 
 
-def computed(match: re.Match[str] | None) -> int | None:
+def compute(match: re.Match[str] | None) -> int | None:
     """The value of a sum that was read, if one was."""
     return VALUE[match[2]](int(match[1]), int(match[3])) if match else None
 
@@ -110,7 +111,7 @@ async def speak(episode: AgentEpisode, seat: str, messages: Messages) -> str:
 
 
 class Talk(NamedTuple):
-    """What was said about a question, after the examples."""
+    """A dialogue about a question, without the examples."""
 
     messages: Messages
     asked: bool  # the calculator was called, or the planner's note was right
@@ -131,10 +132,10 @@ class Calculator:
     async def __call__(self, episode: AgentEpisode) -> dict[str, float]:
         question, paid = self.deal(episode.seed), dict[str, float]()
         for arm in episode.seats:  # in turn: the draws of an answer depend on the number of its turn
-            messages, called = [*self.shown(arm), user(question.text)], False
+            messages, called = [*self.prepare(arm), user(question.text)], False
             before = len(messages) - 1
             said = await speak(episode, arm, messages)
-            if arm != "alone" and (result := computed(CALL.search(said))) is not None:
+            if arm != "alone" and (result := compute(CALL.search(said))) is not None:
                 called = True
                 messages.append(user(f"calc: {result}"))
                 said = await speak(episode, arm, messages)
@@ -143,7 +144,7 @@ class Calculator:
             paid[arm] = float(right)
         return paid
 
-    def shown(self, arm: str) -> Messages:
+    def prepare(self, arm: str) -> Messages:
         """The messages before the question."""
         examples = self.examples[: ARMS[arm]]
         if arm == "alone":
@@ -175,3 +176,19 @@ class Planned:
         noted, right = question.is_sum(note), question.is_answer(said)
         self.talks[episode.seed, "team"] = Talk([user(question.text), *asked[-2:]], noted, right)
         return {"planner": float(noted) + float(right), "answerer": float(right)}
+
+
+SHOWN = ((12, 35), (47, 86), (64, 29), (31, 58))
+TEAMS = {
+    name: AgentProgram(Planned(pairs), TEAM, turns=2, context=512, timeout=3600.0)  # it includes compilation
+    for name, pairs in {"trained": TRAINED, "held out": HELD_OUT}.items()
+}
+CALCULATORS = {
+    name: AgentProgram(Calculator(deal, examples), (*ARMS,), turns=2 * len(ARMS), context=512, timeout=3600.0)
+    for name, (deal, examples) in {
+        "products": (partial(deal_signs, "*"), [in_signs(a, "*", b) for a, b in SHOWN]),
+        "sums": (partial(deal_signs, "+"), [in_signs(a, "+", b) for a, b in SHOWN]),
+        "stories": (partial(deal_words, HELD_OUT), STORIES[:4]),
+    }.items()
+}
+"""{questions: the calculator's program}."""

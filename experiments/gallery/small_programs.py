@@ -12,34 +12,20 @@ calculator. A call such as calc(23*48) is computed, its result is told, and the 
 adapter of rank 4, and `--updates` trains both. The pairs of numbers of the evaluated stories are not trained.
 
   python -m experiments.gallery.small_programs calculator --questions products
-  python -m experiments.gallery.small_programs planned --updates 6
+  python -m experiments.gallery.small_programs planned --updates 6 --count 96
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from experiments.gallery.programs import (
-    ARMS,
-    HELD_OUT,
-    STORIES,
-    TEAM,
-    TRAINED,
-    Calculator,
-    Planned,
-    Question,
-    Talk,
-    deal_signs,
-    deal_words,
-    in_signs,
-)
+from experiments.gallery.programs import CALCULATORS, TEAMS
 from jaxmarl_llm.environments.bridges.agent_programs import AgentProgram
 from jaxmarl_llm.evaluation.statistics import paired_interval, wilson_interval
 from jaxmarl_llm.models.lora import Lora
@@ -51,27 +37,14 @@ from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
 
-SHOWN = ((12, 35), (47, 86), (64, 29), (31, 58))
-QUESTIONS: dict[str, tuple[Callable[[int], Question], Sequence[Question]]] = {
-    "products": (partial(deal_signs, "*"), [in_signs(a, "*", b) for a, b in SHOWN]),
-    "sums": (partial(deal_signs, "+"), [in_signs(a, "+", b) for a, b in SHOWN]),
-    "stories": (partial(deal_words, HELD_OUT), STORIES[:4]),
-}
-KEY = 7  # of all evaluations, so that all weights meet the same questions
+QUESTIONS_KEY = 7  # all evaluations meet the same questions
 
 
-def game_of(program: Calculator | Planned) -> AgentProgram:
-    """The program as a game; compilation counts in a time-out."""
-    seats, turns = (TEAM, 2) if isinstance(program, Planned) else (tuple(ARMS), 2 * len(ARMS))
-    return AgentProgram(program, seats=seats, turns=turns, context=512, timeout=3600.0)
-
-
-def recipe_of(program: Calculator | Planned, temperature: float, **settings: Any) -> Recipe:
-    """A planner and an answerer learn; the arms of the calculator are one policy, which does not."""
-    game = game_of(program)
+def recipe_of(game: AgentProgram, players: tuple[str, ...], temperature: float, **settings: Any) -> Recipe:
+    """A recipe with these players in the seats of a program."""
     return Recipe(
         game,
-        seats=(TEAM if isinstance(program, Planned) else ("learner",) * game.agents,),
+        seats=(players,),
         advantage=estimator(advantages.rloo, per_agent=True),
         hparams={"learning_rate": 3e-4, "entropy": 0.0},
         lora=Lora(4, 8.0, ("*",)),
@@ -80,24 +53,24 @@ def recipe_of(program: Calculator | Planned, temperature: float, **settings: Any
     )
 
 
-def evaluate(trainer: Trainer, state: Any, program: Calculator | Planned, count: int) -> dict[str, list[Talk]]:
+def evaluate(trainer: Trainer, state: Any, game: Any, count: int) -> dict[str, list[Any]]:
     """{arm: talks}: one about each of so many questions, which are the same in all calls."""
-    recipe = trainer.recipe
-    rollout = AgentRollout(game_of(program), trainer.policy_sets, Lineup(recipe.seats * count, 1), recipe.budget)
-    program.talks.clear()
-    rollout(trainer.weights(state, 0), jax.random.key(KEY))
-    arms = dict.fromkeys(arm for _, arm in program.talks)
-    return {arm: [talk for (_, of), talk in sorted(program.talks.items()) if of == arm] for arm in arms}
+    recipe, talks = trainer.recipe, game.play.talks
+    rollout = AgentRollout(game, trainer.policy_sets, Lineup(recipe.seats * count, 1), recipe.budget)
+    talks.clear()
+    rollout(trainer.weights(state, 0), jax.random.key(QUESTIONS_KEY))
+    arms = dict.fromkeys(arm for _, arm in talks)
+    return {arm: [talk for (_, name), talk in sorted(talks.items()) if name == arm] for arm in arms}
 
 
-def rate(talks: Sequence[Talk], field: str) -> str:
+def rate(talks: Sequence[Any], field: str) -> str:
     """A share with its interval over questions (Wilson)."""
     count = sum(getattr(talk, field) for talk in talks)
     share, low, high = wilson_interval(count, len(talks))
     return f"{count} of {len(talks)} ({share:.2f} [{low:.2f}, {high:.2f}])"
 
 
-def describe(arm: str, talks: Sequence[Talk]) -> str:
+def describe(arm: str, talks: Sequence[Any]) -> str:
     """Three rates: calls or right notes, right answers, and right answers after them."""
     first = "right notes" if arm.startswith("team") else "calls"
     asked, right = rate(talks, "asked"), rate(talks, "right")
@@ -105,13 +78,13 @@ def describe(arm: str, talks: Sequence[Talk]) -> str:
     return f"{arm:12} {first} {asked}, right {right}, after {first} {after}"
 
 
-def difference(later: Sequence[Talk], earlier: Sequence[Talk], field: str) -> str:
+def difference(later: Sequence[Any], earlier: Sequence[Any], field: str) -> str:
     """The mean of paired differences over questions, with Student's interval."""
     mean, low, high = paired_interval(*([float(getattr(talk, field)) for talk in x] for x in (later, earlier)))
     return f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
-def transcript(talks: Sequence[Talk], **wanted: bool) -> str:
+def transcript(talks: Sequence[Any], **wanted: bool) -> str:
     """The first talk that is as wanted, or nothing."""
     for talk in talks:
         if all(getattr(talk, name) == value for name, value in wanted.items()):
@@ -119,22 +92,23 @@ def transcript(talks: Sequence[Talk], **wanted: bool) -> str:
     return "    none"
 
 
-def calculator(questions: str, count: int, temperature: float) -> None:
+def ask_calculator(questions: str, count: int, temperature: float) -> None:
     """Prints the rates of all arms, and a right and a wrong talk with the calculator."""
-    program = Calculator(*QUESTIONS[questions])
-    recipe = recipe_of(program, temperature)
+    game = CALCULATORS[questions]
+    recipe = recipe_of(game, ("learner",) * game.agents, temperature)
     trainer = Trainer(recipe, [recipe.all_hparams], [0], "smollm2")
-    talks = evaluate(trainer, trainer.init(), program, count)
-    for arm in ARMS:
+    talks = evaluate(trainer, trainer.init(), game, count)
+    for arm in game.seats:
         print(describe(arm, talks[arm]))
     print("four minus alone", difference(talks["four"], talks["alone"], "right"))
     for wanted in ({"asked": True, "right": True}, {"right": False}):
         print(wanted, transcript(talks["four"], **wanted), sep="\n")
 
 
-def planned(updates: int, count: int, temperature: float, seed: int) -> None:
+def train_team(updates: int, count: int, temperature: float, seed: int) -> None:
     """Prints the rates of planner and answerer before training, during and after it."""
-    recipe, held_out = recipe_of(Planned(TRAINED), temperature, updates=max(updates, 1)), Planned(HELD_OUT)
+    game, held_out = TEAMS["trained"], TEAMS["held out"]
+    recipe = recipe_of(game, game.seats, temperature, updates=max(updates, 1))
     trainer = Trainer(recipe, [recipe.all_hparams], [seed], "smollm2")
     state = trainer.init()
     before = evaluate(trainer, state, held_out, count)["team"]
@@ -156,17 +130,17 @@ def planned(updates: int, count: int, temperature: float, seed: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("program", choices=("calculator", "planned"))
-    parser.add_argument("--questions", choices=tuple(QUESTIONS), default="products", help="of the calculator")
-    parser.add_argument("--count", type=int, default=96, help="questions of an evaluation")
+    parser.add_argument("--questions", choices=tuple(CALCULATORS), default="products", help="of the calculator")
+    parser.add_argument("--count", type=int, default=64, help="questions of an evaluation")
     parser.add_argument("--temperature", type=float, default=0.7)
     parser.add_argument("--updates", type=int, default=0, help="of the planned team")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     start = time.perf_counter()
     if given.program == "calculator":
-        calculator(given.questions, given.count, given.temperature)
+        ask_calculator(given.questions, given.count, given.temperature)
     else:
-        planned(given.updates, given.count, given.temperature, given.seed)
+        train_team(given.updates, given.count, given.temperature, given.seed)
     print(f"{time.perf_counter() - start:.0f} s")
 
 

