@@ -37,6 +37,7 @@ from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
 
+BUDGET = 16  # tokens of an answer
 QUESTIONS_KEY = 7  # all evaluations meet the same questions
 
 
@@ -49,14 +50,18 @@ def recipe_of(game: AgentProgram, players: tuple[str, ...], temperature: float, 
         hparams={"learning_rate": 3e-4, "entropy": 0.0},
         lora=Lora(4, 8.0, ("*",)),
         sampling=Sampling(temperature=temperature),
-        **{"budget": 16, "groups": 8, "group_size": 4, "grad_accumulation": 8} | settings,
+        budget=BUDGET,
+        groups=8,
+        group_size=4,
+        grad_accumulation=8,
+        **settings,
     )
 
 
 def evaluate(trainer: Trainer, state: Any, game: Any, count: int) -> dict[str, list[Any]]:
     """{arm: talks}: one about each of so many questions, which are the same in all calls."""
     recipe, talks = trainer.recipe, game.play.talks
-    rollout = AgentRollout(game, trainer.policy_sets, Lineup(recipe.seats * count, 1), recipe.budget)
+    rollout = AgentRollout(game, trainer.policy_sets, Lineup(recipe.seats * count, 1), BUDGET)
     talks.clear()
     rollout(trainer.weights(state, 0), jax.random.key(QUESTIONS_KEY))
     arms = dict.fromkeys(arm for _, arm in talks)
@@ -80,7 +85,8 @@ def describe(arm: str, talks: Sequence[Any]) -> str:
 
 def difference(later: Sequence[Any], earlier: Sequence[Any], field: str) -> str:
     """The mean of paired differences over questions, with Student's interval."""
-    mean, low, high = paired_interval(*([float(getattr(talk, field)) for talk in x] for x in (later, earlier)))
+    new, old = ([float(getattr(talk, field)) for talk in talks] for talks in (later, earlier))
+    mean, low, high = paired_interval(new, old)
     return f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
