@@ -27,7 +27,7 @@ import numpy as np
 
 from experiments.gallery.programs import CALCULATORS, TEAMS
 from jaxmarl_llm.environments.bridges.agent_programs import AgentProgram
-from jaxmarl_llm.evaluation.statistics import paired_interval, wilson_interval
+from jaxmarl_llm.evaluation.statistics import sign_flip_interval, wilson_interval
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.policy import Sampling
@@ -72,7 +72,7 @@ def rate(talks: Sequence[Any], field: str) -> str:
     """A share with its interval over questions (Wilson)."""
     count = sum(getattr(talk, field) for talk in talks)
     share, low, high = wilson_interval(count, len(talks))
-    return f"{count} of {len(talks)} ({share:.2f} [{low:.2f}, {high:.2f}])"
+    return f"{count} of {len(talks)}" + f" ({share:.2f} [{low:.2f}, {high:.2f}])" * bool(talks)
 
 
 def describe(arm: str, talks: Sequence[Any]) -> str:
@@ -84,9 +84,9 @@ def describe(arm: str, talks: Sequence[Any]) -> str:
 
 
 def difference(later: Sequence[Any], earlier: Sequence[Any], field: str) -> str:
-    """The mean of paired differences over questions, with Student's interval."""
+    """The mean of paired differences over questions, with the interval of sign flips."""
     new, old = ([float(getattr(talk, field)) for talk in talks] for talks in (later, earlier))
-    mean, low, high = paired_interval(new, old)
+    mean, low, high = sign_flip_interval(new, old)
     return f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 

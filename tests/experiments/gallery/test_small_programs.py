@@ -118,8 +118,8 @@ def test_notes_and_answers_are_read():
 def test_rates_are_printed():
     talk = Planned(HELD_OUT)
     play(talk, TEAM, planner=["no"], answerer=["no"])
-    talks = [*talk.talks.values()] * 4
-    assert describe("team", talks).startswith("team         right notes 0 of 4 (0.00 [0.00, 0.49]), right 0 of 4")
+    talks = [*talk.talks.values()] * 8
+    assert describe("team", talks).startswith("team         right notes 0 of 8 (0.00 [0.00, 0.32]), right 0 of 8")
     assert difference(talks, talks, "right") == "+0.00 [+0.00, +0.00]"
     assert transcript(talks, right=True) == "    none" and "'no'" in transcript(talks, right=False)
 
