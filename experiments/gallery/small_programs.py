@@ -12,7 +12,7 @@ calculator. A call such as calc(23*48) is computed, its result is told, and the 
 adapter of rank 4, and `--updates` trains both. The pairs of numbers of the evaluated stories are not trained.
 
   python -m experiments.gallery.small_programs calculator --questions products
-  python -m experiments.gallery.small_programs planned --updates 6 --count 96
+  python -m experiments.gallery.small_programs planned --count 96
 """
 
 from __future__ import annotations
