@@ -5,7 +5,7 @@ to 8 times, and two once; one is on a plan. The question is about that one in ni
 reward is the share of mentions it keeps. So it is paid for the fact asked for in half of the deals. The reader's local
 reward is for the right place and its value, or "neither". The common reward is the right answer, one of four values.
 Policies have imitated a builder that keeps any facts, and a reader that names any place in every second game. With
-groups of eight episodes of a deal, an agent's reward is r_n = local_n + w_n right, normalised by agent and group (GRPO).
+groups of eight episodes of a deal, an agent is paid r_n = local_n + w_n right, normalised by agent and group (GRPO).
 
   local    w = 0
   equal    w = 1/2 for both
