@@ -38,7 +38,7 @@ from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 
-TASKS = 16
+TASKS = 8
 SUCCESS, FREE, ON_FIRST, FITS = "success", "free", "first", "fits"
 
 

@@ -3,9 +3,9 @@
 A builder keeps two of four facts, and a reader is asked for one of them (`FactMemory`). Two facts were heard often, 2
 to 8 times, and two once; one is on a plan. The question is about that one in nine of ten deals. The builder's local
 reward is the share of mentions it keeps. So it is paid for the fact asked for in half of the deals. The reader's local
-reward is for the right place, or "neither". The common reward is the right answer, one of four values. Policies have
-imitated a builder that keeps any facts, and a reader that names any place in every second game. With groups of eight
-episodes of a deal, an agent's reward is r_n = local_n + w_n right, normalised by agent and group (GRPO).
+reward is for the right place and its value, or "neither". The common reward is the right answer, one of four values.
+Policies have imitated a builder that keeps any facts, and a reader that names any place in every second game. With
+groups of eight episodes of a deal, an agent is paid r_n = local_n + w_n right, normalised by agent and group (GRPO).
 
   local    w = 0
   equal    w = 1/2 for both
@@ -17,7 +17,7 @@ episodes of a deal, an agent's reward is r_n = local_n + w_n right, normalised b
   right      share of right answers: .95 for the best builder with a reader without errors, .63 if it keeps mentions
   known      share of games in which the asked fact is kept
   coverage   mean share of mentions that are kept
-  spread     standard deviation over groups of the builder's w
+  spread     standard deviation over groups of the builder's w, mean over updates
   share      mean w of the builder
 
   python -m experiments memory_team --seeds 20
@@ -25,6 +25,8 @@ episodes of a deal, an agent's reward is r_n = local_n + w_n right, normalised b
 Paper: CoMAM (Mao et al.) 2026, https://arxiv.org/abs/2603.12631. The abstract was read, and the formulas second-hand.
 Its third agent, that writes a profile, is left out.
 """
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +36,8 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.rewards import kendall
 from jaxmarl_llm.rollout.trajectory import Episodes
-from jaxmarl_llm.studies.study import Higher, Paper, Study
+from jaxmarl_llm.studies.curves import mean_over_updates
+from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
 from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
@@ -76,7 +79,7 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
     acted = experience.episodes.acted
     first = acted & (jnp.cumsum(acted, 1) == 1)
     credit = advantages.grpo(jnp.where(first, total, 0), *experience.acts, per_agent=True)
-    return Advantages(credit, metrics={SHARE: w[:, 0, 0].mean(), SPREAD: w[:, 0, 0].std()})
+    return Advantages(credit, metrics={SHARE: w[:, 0, 0].mean(), "deviation": w[:, 0, 0].std()})
 
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:
@@ -95,8 +98,8 @@ LOCAL = Recipe(
     choices={"share": ("local", "equal", "ranked", "tau", "global")},
     warm_start=(("unsure", "unsure"),),
     budget=1,
-    updates=200,
-    groups=32,
+    updates=120,
+    groups=16,
     group_size=8,
     measure=measure,
     pretrained={"budget": 4},
@@ -106,6 +109,9 @@ CREDIT = (
     'rewards, treating them as adaptive weights to assign global credit and integrate local-global rewards"'
 )
 ALONE = 'abstract: "independent optimization on local agents hardly guarantees the global system performance"'
+PULLS = "Coverage must pull away from the answer, or local rewards are enough: half of the facts asked for are covered."
+VARIES = "Weights that do not vary are equal shares. The level is ours."
+ROOM = "A builder with .95 leaves nothing to gain. The level is ours."
 STUDY = Study(
     paper=Paper("CoMAM (Mao et al.)", "https://arxiv.org/abs/2603.12631", 2026, checked="abstract"),
     question="Does a share of the common reward by agreement of ranks teach a memory best?",
@@ -116,5 +122,9 @@ STUDY = Study(
     predictions=(
         Higher(RIGHT, "ranked", than="local", source="paper", where=ALONE),
         Higher(RIGHT, "ranked", than="equal", source="paper", where=CREDIT),
+        AtMost(KNOWN, "local", 0.6, source="theory", where=PULLS, condition=True),
+        AtLeast(SPREAD, "ranked", 0.01, source="theory", where=VARIES, condition=True),
+        AtMost(RIGHT, "equal", 0.92, source="theory", where=ROOM, condition=True),
     ),
+    derived={SPREAD: partial(mean_over_updates, metric="deviation")},
 )

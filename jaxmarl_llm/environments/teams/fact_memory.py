@@ -45,8 +45,8 @@ class FactMemory:
     Components:
 
     - `coverage`: to the builder, the share of all mentions that are of kept facts.
-    - `retrieved`: to the reader, 1 if it names the place of the asked fact, or says neither where that fact is not
-      kept.
+    - `retrieved`: to the reader in the last turn, 1 if it named the place of the asked fact and answers the value
+      there, or said neither where that fact is not kept.
     - `right`: to both, 1 for the right answer.
 
     Measure `known`: 1 in the last turn if the asked fact is kept.
@@ -99,7 +99,7 @@ class FactMemory:
         builder = "You are the builder. You also get the share of all mentions that are of the facts you keep."
         reader = (
             "You are the reader. You name the place of a fact to read, or neither, then the value. You also get 1 "
-            "point for the place of the fact asked for, or for neither if it is not kept."
+            "point for the place of the fact asked for with the value there, or for neither if it is not kept."
         )
         return ((f"{team} {builder}", f"{team} {reader}"),)
 
@@ -176,8 +176,8 @@ class FactMemory:
         )
         mentions, holds = self._mentions(state), jnp.asarray(self._holds)[after.kept]
         coverage = jnp.where(keeps, (mentions * holds).sum() / mentions.sum(), 0)
-        retrieved = places & (action[READER] == self._right_place(state))
         right = answers & (action[READER] == state.facts[state.asked])
+        retrieved = answers & (state.place == self._right_place(state)) & (right | (state.place == self.kept))
         facts = jnp.stack([coverage, retrieved, right]).astype(jnp.float32)
         paid = facts[None] * jnp.array([[1.0, 0, 1], [0, 1, 1]])
         known = answers & (self._right_place(state) < self.kept)

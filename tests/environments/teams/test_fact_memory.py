@@ -56,8 +56,9 @@ def test_against_python(game, player):
         assert rows[1][3] == f"{told} Your answer?"
         wanted = np.zeros((3, 2, 4))
         wanted[0, 0, 0] = sum(mentions[x] for x in kept) / sum(mentions.values())
-        wanted[1, 1, 1] = (kept.index(asked) if asked in kept else MISSING) == place
-        wanted[2, :, 2] = int(said[2][1]) == facts[asked]
+        right = int(said[2][1]) == facts[asked]
+        wanted[2, 1, 1] = (right and kept[place] == asked) if place != MISSING else asked not in kept
+        wanted[2, :, 2] = right
         wanted[2, :, 3] = asked in kept
         np.testing.assert_allclose(given(record)[:, g], wanted, atol=1e-6)
         if player in ("covering", "correct"):

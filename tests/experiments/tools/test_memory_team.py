@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-from experiments.tools.memory_team import LOCAL, SHARE, SPREAD, STUDY, estimate_advantages, ndcg
+from experiments.tools.memory_team import LOCAL, SHARE, STUDY, estimate_advantages, ndcg
 from jaxmarl_llm.rl import advantages
 from tests.support.recipe_plays import differences
 
@@ -69,8 +69,8 @@ def test_rewards_of_each_arm_against_a_loop():
         found, metrics = credit(arm.traced_hparams)
         np.testing.assert_allclose(found, wanted, atol=2e-5, err_msg=name)
         assert metrics[SHARE] == pytest.approx(w[:, 0].mean(), abs=1e-5)
-        assert metrics[SPREAD] == pytest.approx(w[:, 0].std(), abs=1e-5)
-        assert (metrics[SPREAD] > 0.01) == (name in ("ranked", "tau"))
+        assert metrics["deviation"] == pytest.approx(w[:, 0].std(), abs=1e-5)
+        assert (metrics["deviation"] > 0.01) == (name in ("ranked", "tau"))
 
 
 def test_the_reward_by_parts_is_grpo_by_agent():

@@ -263,7 +263,8 @@ def fact_memory(play: Transcript) -> np.ndarray:
         right = answered.said[1] == value.group(1)
     points = np.zeros((3, 2, 4))
     points[0, 0, 0] = sum(mentions[x] for x in kept) / sum(mentions.values())
-    points[1, 1, 1] = named.said[1] == next((x for x, i in places.items() if kept[i] == question), "neither")
+    place = next((x for x, i in places.items() if kept[i] == question), "neither")
+    points[2, 1, 1] = named.said[1] == place and (right or place == "neither")
     points[2, :, 2], points[2, :, 3] = right, question in kept
     return points
 
