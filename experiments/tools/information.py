@@ -39,12 +39,12 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.masked import correlation, keep
 from jaxmarl_llm.studies.curves import at_first, updates_to
-from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
+from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
 from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe, component_returns
 from jaxmarl_llm.training.records import Advantages, Experience
 
-QUESTIONS, LEVEL, REACHED = 3, 0.4, "updates to 40%"
+QUESTIONS, LEVEL, REACHED = 3, 0.3, "updates to 30%"
 SOLVED, GAINED, SILENT, AT_FIRST = "solved", "correlation with the exact gain", "silent groups", "silent at first"
 TREE = "dog alive animal barks; cat alive animal; rose alive thorny; fern alive; plane vehicle flies; car vehicle"
 THINGS = tuple((name, tuple(holds)) for name, *holds in map(str.split, f"{TREE}; clock ticks; stone".split(";")))
@@ -94,7 +94,7 @@ OUTCOME = Recipe(
     warm_start_updates=300,
     measure=partial(component_returns, solved=0),
     budget=1,
-    updates=100,
+    updates=150,
     groups=32,
     group_size=5,
     pretrained={"budget": 4},
@@ -105,7 +105,7 @@ BEST = 'abstract: "consistently outperforms prompting and multi-turn RL baseline
 SAME = "A reply that rules out things makes naming one of the others likelier, for a policy that listens. Our level."
 NEVER = "A failure's credits are 0: neither its questions nor its wrong name are pushed down by the outcome."
 TRUE = "The bits do not depend on how well the policy listens yet."
-ROOM = "The gate is open in silent groups, and a solved task has no room. Our levels."
+ROOM = "The gate opens in silent groups, and a task that outcomes never teach compares noise. Our levels."
 STUDY = Study(
     paper=Paper("InfoPO (Kong et al.)", "https://arxiv.org/abs/2603.00656", 2026, checked="release"),
     question="Does the information gain of replies teach questions before outcomes do?",
@@ -121,7 +121,7 @@ STUDY = Study(
         Higher(SOLVED, "outcome_g", than="to_go", source="theory", where=NEVER),
         Lower(REACHED, "exact", than="outcome_g", source="theory", where=TRUE),
         AtLeast(AT_FIRST, "outcome", 0.3, source="theory", where=ROOM, condition=True),
-        AtMost(SOLVED, "outcome", 0.9, source="theory", where=ROOM, condition=True),
+        AtLeast(SOLVED, "outcome", LEVEL, source="theory", where=ROOM, condition=True),
     ),
     derived={REACHED: partial(updates_to, metric=SOLVED, bound=LEVEL), AT_FIRST: partial(at_first, metric=SILENT)},
     censored={REACHED: OUTCOME.updates},
