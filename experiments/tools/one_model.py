@@ -48,7 +48,7 @@ from jaxmarl_llm.training.records import Advantages, Experience
 from jaxmarl_llm.training.setup import TINY, setup
 from jaxmarl_llm.training.step import only_play
 
-SUCCESS, UPDATES, LESSONS, DIALOGUES, RATE = "success", 100, 400, 64, 5e-4
+SUCCESS, UPDATES, LESSONS, DIALOGUES, RATE = "success", 50, 400, 64, 5e-4
 METRICS = (SUCCESS, "answers", "tokens read", "tokens said")
 ARMS = ("team", "team_grpo", "sft", "sft_grpo", "grpo")
 SUMS = Noisy(SolverVerifier(Arithmetic(6, "+"), loops=3), (Errs("novice", "correct", (0.5, 0.75)),))
