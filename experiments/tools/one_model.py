@@ -48,7 +48,7 @@ from jaxmarl_llm.training.records import Advantages, Experience
 from jaxmarl_llm.training.setup import TINY, setup
 from jaxmarl_llm.training.step import only_play
 
-SUCCESS, UPDATES, LESSONS, DIALOGUES, RATE = "success", 100, 400, 64, 5e-4
+SUCCESS, UPDATES, LESSONS, DIALOGUES, RATE = "success", 50, 400, 64, 5e-4
 METRICS = (SUCCESS, "answers", "tokens read", "tokens said")
 ARMS = ("team", "team_grpo", "sft", "sft_grpo", "grpo")
 SUMS = Noisy(SolverVerifier(Arithmetic(6, "+"), loops=3), (Errs("novice", "correct", (0.5, 0.75)),))
@@ -106,7 +106,7 @@ def compare(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, dict[
 
 
 ADDS = 'abstract: "We then use agentic reinforcement learning on verifiable agentic tasks to further improve"'
-SAME = 'abstract: "in the same way as a multi-agent system" that is "less capable". Untrained team, margin ours.'
+SAME = 'abstract: "in the same way as a multi-agent system"; most are "less capable". Team untrained, margin ours.'
 LEVEL = "The level is ours: a team that never or always succeeds teaches nothing."
 EQUAL = "No role knows more than the one row, which has the same games of RL. The margin is ours."
 LEARNT = "Imitation must have copied the team's play, its errors included. The margin is ours."
