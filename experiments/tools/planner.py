@@ -11,7 +11,8 @@ no entropy bonus, clips 0.2 and 0.3.
   sft           the planner imitates the successes of the untrained planner, in as many games and updates
   untrained     nothing learns
   all           one policy in all four seats learns, with one reward for all
-  planner_cost, all_cost  as rollouts and as all; each step costs 0.02 points
+  planner_cost, all_cost  as rollouts and as all, each step costs 0.02 points, without the group's deviation: divided by
+                it, any price is the whole advantage in groups of failures
 
   success       share of 512 fresh games that are solved, with the weights after training; per search: over their steps
   steps, slips  steps of a game; share of games in which another seat than the planner errs
@@ -61,7 +62,8 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
     points = episodes.reward[..., 0] - hparams["price"] * episodes.measured[:, :, :1, 0]
     by_game, by_turn = (advantages.grpo(points, *acts, weight=weight) for weight in ("episode", "turn"))
     success = jnp.broadcast_to(episodes.reward[:, :, :1, 0].sum(1, keepdims=True), by_game.shape)
-    return Advantages(select(hparams, "credit", rollouts=by_game, rows=by_turn, successes=success))
+    by_mean = advantages.grpo(points, *acts, scale="none")
+    return Advantages(select(hparams, "credit", rollouts=by_game, rows=by_turn, successes=success, means=by_mean))
 
 
 def balanced_loss(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
@@ -71,13 +73,13 @@ def balanced_loss(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetr
     kl = losses.kl_penalty(scores.logp, batch.reference_logp, batch.mask)[0]
     imitation = losses.cross_entropy(scores.logp, batch.mask & (batch.advantage > 0))[0]
     played = Mean(clip.sum + hparams["kl"] * kl.sum, clip.count)
-    return select(hparams, "credit", rollouts=played, rows=played, successes=imitation), metrics
+    return select(hparams, "credit", rollouts=played, rows=played, successes=imitation, means=played), metrics
 
 
 def choose_player(run: Run, hparams: Hparams) -> Weights:
     """The weights that play: those that learn, or in `sft` those from before training."""
     now, before = run.learners.weights, {name: {"policy": x} for name, x in run.initial.items()}
-    return select(hparams, "credit", rollouts=now, rows=now, successes=before)
+    return select(hparams, "credit", rollouts=now, rows=now, successes=before, means=now)
 
 
 def flow_step(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> tuple[Run, step.Metrics]:
@@ -92,7 +94,7 @@ ALL = Recipe(
     loss=balanced_loss,
     step=flow_step,
     hparams={"learning_rate": 2e-3, "price": 0.0, "kl": 1e-3, "entropy": 0.0, "clip_high": 0.3},
-    choices={"credit": ("rollouts", "rows", "successes")},
+    choices={"credit": ("rollouts", "rows", "successes", "means")},
     reference=True,
     warm_start=(("erring",) * 4,),
     warm_start_updates=200,
@@ -115,7 +117,8 @@ STUDY = Study(
     claim="A planner trained in the flow beats one trained offline; alone it also searches better than a trained team.",
     arms={"rollouts": ROLLOUTS, "rows": ROLLOUTS.with_choice(credit="rows")}
     | {"sft": ROLLOUTS.with_choice(credit="successes"), "untrained": ROLLOUTS.with_hparams(learning_rate=0.0)}
-    | {"all": ALL, "planner_cost": ROLLOUTS.with_hparams(price=PRICE), "all_cost": ALL.with_hparams(price=PRICE)},
+    | {"all": ALL, "planner_cost": ROLLOUTS.with_hparams(price=PRICE).with_choice(credit="means")}
+    | {"all_cost": ALL.with_hparams(price=PRICE).with_choice(credit="means")},
     method="rollouts",
     metrics=(SUCCESS, RATIO, STEPS, SLIPS),
     predictions=(
