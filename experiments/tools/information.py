@@ -4,7 +4,7 @@ A guesser asks at most three free questions on a hidden thing and may name it at
 must. An honest script answers. Attributes split the eight things as a tree: 4 and 4, then 2 and 2, then 1 and 1. So
 three questions tell the thing, each chosen by the replies before; three fixed ones tell half of the things, and a guess
 one of eight. Policies have imitated a listener: it asks for anything, or names anything that the replies leave. A
-quarter of its replies were withheld, so that they have read "They say nothing". A group has five games.
+quarter of its replies were withheld, so that they have read "They say nothing". A group has four games.
 
   outcome    GRPO: 1 for the right name
   outcome_g  InfoPO: GRPO + 0.5 gate c A; A is the reply's gain by mean and deviation of the group's questions, c bounds
@@ -23,7 +23,7 @@ quarter of its replies were withheld, so that they have read "They say nothing".
   python -m experiments information --seeds 20
 
 Paper: InfoPO (Kong et al.) 2026, https://arxiv.org/abs/2603.00656: abstract and release. The training scripts have
-weight 0.5 (0.3 in one), temperature 0.5, equal credits of turns, groups of five and an entropy bonus of 0.001, as here.
+weight 0.5 (0.3 in one), temperature 0.5, equal credits of turns, groups of five (four in one) and an entropy bonus of 0.001, as here.
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ OUTCOME = Recipe(
     choices={"credit": ("outcome", "outcome_g", "g_alone", "to_go", "exact")},
     warm_start=(("listener", "listener"),),
     warm_start_deal=some_silence,
-    warm_start_updates=300,
+    warm_start_updates=1000,
     measure=partial(component_returns, solved=0),
     budget=1,
     updates=150,
     groups=32,
-    group_size=5,
+    group_size=4,
     pretrained={"budget": 4},
 )
 INFOPO = OUTCOME.with_choice(credit="outcome_g")
