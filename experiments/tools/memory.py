@@ -5,7 +5,7 @@ again between them. The writer picks one try of the first shift as a note to the
 and a note on the first may mislead. A shift can find the keys itself at the cost of tries. Both shifts are the actor. A
 task, a draw of keys, is played by sixteen pairs of shifts, of which eight second shifts are told a note. The actor
 learns from second shifts (GRPO), and the writer from those with a note, by CISPO's clip. Policies have imitated an
-actor that follows every note and else tries any key, and a writer that picks any try.
+actor that follows a note until it fails and heeds failures in half of its tries, and a writer that picks any try.
 
   none        nobody is told a note, and the actor learns from all sixteen
   static      notes of the writer as it began; the actor is normalised within each half of eight
@@ -33,7 +33,7 @@ from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rollout.trajectory import Episodes
-from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
+from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
 from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Arranged, Experience
@@ -103,8 +103,9 @@ OUTCOME = Recipe(
     pretrained={"budget": 4},
 )
 BETTER = 'abstract: "evolving its experience management strategy in lockstep with the actor\'s growing capabilities"'
-STATIC = "second-hand: with a static extractor the result is near the baseline"
 COLLAPSE = "second-hand: normalised over both halves together the actor without experience collapses"
+LEARNT = "An actor that repeats keys that failed opens all locks in .32, and no note can help it much. Our level."
+MISLEADS = "Notes on the first lock, that may mislead, must occur. Our level."
 STUDY = Study(
     paper=Paper("Complementary RL (Muhtar et al.)", "https://arxiv.org/abs/2603.17621", 2026, checked="abstract"),
     question="Does a writer of notes that learns beside the actor help more than a frozen one?",
@@ -121,5 +122,7 @@ STUDY = Study(
     predictions=(
         Higher(SUCCESS, "outcome", than="static", source="paper", where=BETTER),
         Lower(FREE, "mixed", than="outcome", source="paper", where=COLLAPSE),
+        AtLeast(FREE, "outcome", 0.45, source="theory", where=LEARNT, condition=True),
+        AtLeast(ON_FIRST, "static", 0.3, source="theory", where=MISLEADS, condition=True),
     ),
 )

@@ -136,8 +136,9 @@ class Handover:
     @property
     def scripts(self) -> Mapping[str, Script]:
         """`correct` writes the last try that opened another lock than the first, else the last try. As a shift it
-        follows a note on another lock than the first, and names any key that has not failed. `believer`
-        writes any try, follows every note, and else names any key."""
+        follows a note on another lock than the first, and names any key that has not failed. `believer` writes any
+        try and follows every note until it fails. It names any key in half of its turns, else one that has not
+        failed."""
 
         def writes(state: HandoverState) -> jax.Array:
             made, opened = state.lock >= 0, self._opened(state)
@@ -147,10 +148,10 @@ class Handover:
         def opens(state: HandoverState, key: jax.Array, believes: bool) -> jax.Array:
             about = state.noted & (state.phase == SECOND) & (state.lock[state.item] == state.opened)
             noted, good = jnp.arange(self.keys) == state.said[state.item], self._opened(state)[state.item]
-            spent = jnp.zeros((self.keys,), bool) if believes else state.failed
+            spent = state.failed & (jax.random.bernoulli(jax.random.fold_in(key, 1)) if believes else True)
             trusts = about & (believes | (state.opened > 0))
-            left = jnp.where(trusts & good, noted, ~spent & ~(trusts & ~good & noted))
-            return uniform(key, left)
+            fits = jnp.where(good, noted, ~noted) & ~state.failed  # the keys that the note leaves
+            return uniform(key, jnp.where(trusts & fits.any(), fits & ~spent, ~spent))
 
         def player(believes: bool) -> Script:
             def play(state: HandoverState, seat: jax.Array, key: jax.Array) -> jax.Array:
