@@ -23,7 +23,7 @@ quarter of its replies were withheld, so that they have read "They say nothing".
   python -m experiments information --seeds 20
 
 Paper: InfoPO (Kong et al.) 2026, https://arxiv.org/abs/2603.00656: abstract and release. The training scripts have
-weight 0.5 (0.3 in one), temperature 0.5, equal credits of turns, groups of five (four in one) and an entropy bonus of 0.001, as here.
+weight 0.5 (0.3 in one), temperature 0.5, equal credits of turns, groups of five or four and an entropy bonus of 0.001.
 """
 
 from __future__ import annotations

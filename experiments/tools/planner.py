@@ -11,8 +11,7 @@ no entropy bonus, clips 0.2 and 0.3.
   sft           the planner imitates the successes of the untrained planner, in as many games and updates
   untrained     nothing learns
   all           one policy in all four seats learns, with one reward for all
-  planner_cost, all_cost  as rollouts and as all, each step costs 0.02 points, without the group's deviation: divided by
-                it, any price is the whole advantage in groups of failures
+  planner_cost, all_cost  as rollouts and as all; a step costs 0.02 points, and no deviation divides the advantage
 
   success       share of 512 fresh games that are solved, with the weights after training; per search: over their steps
   steps, slips  steps of a game; share of games in which another seat than the planner errs
@@ -107,6 +106,7 @@ ALL = Recipe(
 )
 START = dataclasses.replace(ALL, step=step.only_play, updates=1)
 ROLLOUTS = dataclasses.replace(ALL, seats=(("learner", *("erring",) * 3),), warm_start=START)
+PRICED = {"planner_cost": ROLLOUTS, "all_cost": ALL}
 OFFLINE = 'abstract: "offline training decoupled from the live dynamics"; "benefits of in-the-flow optimization"'
 SINGLE = 'AI-SearchPlanner, abstract: better than agents of "a single LLM" in "both effectiveness and efficiency"'
 ROOM = "A team that always or never solves, or whose other seats never err, tests no planner. Our levels."
@@ -117,8 +117,8 @@ STUDY = Study(
     claim="A planner trained in the flow beats one trained offline; alone it also searches better than a trained team.",
     arms={"rollouts": ROLLOUTS, "rows": ROLLOUTS.with_choice(credit="rows")}
     | {"sft": ROLLOUTS.with_choice(credit="successes"), "untrained": ROLLOUTS.with_hparams(learning_rate=0.0)}
-    | {"all": ALL, "planner_cost": ROLLOUTS.with_hparams(price=PRICE).with_choice(credit="means")}
-    | {"all_cost": ALL.with_hparams(price=PRICE).with_choice(credit="means")},
+    | {"all": ALL}
+    | {name: x.with_hparams(price=PRICE).with_choice(credit="means") for name, x in PRICED.items()},
     method="rollouts",
     metrics=(SUCCESS, RATIO, STEPS, SLIPS),
     predictions=(
@@ -128,6 +128,6 @@ STUDY = Study(
         AtLeast(SUCCESS, "untrained", 0.1, source="theory", where=ROOM, condition=True),
         AtMost(SUCCESS, "untrained", 0.6, source="theory", where=ROOM, condition=True),
         AtLeast(SLIPS, "untrained", 0.2, source="theory", where=ROOM, condition=True),
-        *(AtLeast(STEPS, x, 2.0, source="theory", where=DEAR, condition=True) for x in ("planner_cost", "all_cost")),
+        *(AtLeast(STEPS, x, 2.0, source="theory", where=DEAR, condition=True) for x in PRICED),
     ),
 )

@@ -45,8 +45,8 @@ class FactMemory:
     Components:
 
     - `coverage`: to the builder, the share of all mentions that are of kept facts.
-    - `retrieved`: to the reader in the last turn, 1 if it named the place of the asked fact and answers the value
-      there, or said neither where that fact is not kept.
+    - `retrieved`: to the reader in the last turn. It is 1 if the reader named the place of the asked fact and answers
+      the value there, or said neither where that fact is not kept.
     - `right`: to both, 1 for the right answer.
 
     Measure `known`: 1 in the last turn if the asked fact is kept.
