@@ -28,7 +28,7 @@ def experience():
 
 
 def test_advantages_of_each_arm(experience):
-    """Statistics over games, or over acts; the price of a step counts for all seats of a team."""
+    """Statistics over games, or over acts; with a price, which counts for all seats, no deviation divides."""
     episodes = experience.episodes
     acted, group = np.asarray(episodes.acted), np.asarray(episodes.group)
     solved = np.asarray(episodes.reward[:, :, 0, 0].sum(1))
@@ -45,7 +45,8 @@ def test_advantages_of_each_arm(experience):
             at = group == g
             weight = acts[at].sum((1, 2)) if name == "rows" else acts[at].any(1).sum(1)
             mean = np.average(points[at], weights=weight)
-            wanted[at] = (points[at] - mean) / np.sqrt(np.average((points[at] - mean) ** 2, weights=weight))
+            deviation = np.sqrt(np.average((points[at] - mean) ** 2, weights=weight))
+            wanted[at] = (points[at] - mean) / (1 if name.endswith("_cost") else deviation)
         wanted = solved if name == "sft" else wanted
         np.testing.assert_allclose(got[acts], np.broadcast_to(wanted[:, None, None], acts.shape)[acts], atol=1e-4)
         assert name == "sft" or not got[~acts].any()
