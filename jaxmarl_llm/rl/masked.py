@@ -54,6 +54,13 @@ def mean_of(x: jax.Array, where: jax.Array) -> Mean:
     return Mean(kept.sum(), where.sum(dtype=kept.dtype))
 
 
+def correlation(x: jax.Array, y: jax.Array, where: jax.Array) -> jax.Array:
+    """Pearson's correlation of x [...] and y [...] over the entries of ``where`` [...]; 0 without spread."""
+    x, y = (keep(z - mean_of(z, where).value, where) for z in (x, y))
+    spread = jnp.sqrt((x**2).sum() * (y**2).sum())
+    return (x * y).sum() / jnp.where(spread > 1e-9, spread, 1)
+
+
 def mean_per_row(x: jax.Array, where: jax.Array) -> Mean:
     """The mean of each row of x [R,M], averaged over the rows with an entry in ``where``. All rows weigh the same."""
     kept, count = keep(x, where), where.sum(-1)

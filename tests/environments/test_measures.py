@@ -29,11 +29,16 @@ from tests.support.team_plays import played
 
 MEASURES = {
     "advised": ("followed", "judged"),
+    "calls": ("posed",),
     "corpus": ("valid", "hops", "false", "replaced"),
     "discussion": ("correct", "judged"),
     "explanations": ("question",),
+    "fact_memory": ("known",),
     "farm": ("progress",),
+    "flow": ("step", "slip"),
     "graded": ("mentions", "single", "sure", "polite"),
+    "handover": ("first", "fits"),
+    "help_desk": ("asked",),
     "instruments": ("right",),
     "letters": ("details", "praise"),
     "lock_chain": ("progress",),
@@ -43,11 +48,16 @@ MEASURES = {
 }
 PAID = {
     "advised": ("alone", "shift"),
+    "calls": ("correct", "cost"),
     "corpus": ("correct", "proposal"),
     "discussion": ("solve", "evaluate", "format"),
     "explanations": ("similarity",),
+    "fact_memory": ("coverage", "retrieved", "right"),
     "farm": ("outcome", "steps"),
+    "flow": ("solved",),
     "graded": ("correct",),
+    "handover": ("opened", "guided"),
+    "help_desk": ("solved",),
     "instruments": ("solved",),
     "letters": ("liked",),
     "lock_chain": ("solved",),

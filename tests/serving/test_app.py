@@ -110,7 +110,9 @@ def test_tools_go_round(service):
     assert [call.function.name for call in called] == ["look"] and not any(delta.content for delta in deltas)
     row = [*first.prompt_token_ids, *choice.token_ids]
     assert again.prompt_token_ids[: len(row)] == row  # never encoded again
-    assert "<tool_response>\nthree" in tokenizer_of("files").decode(again.prompt_token_ids)
+    decode = tokenizer_of("files").decode
+    assert '{"type": "function", "function": {"name": "look"' in decode(first.prompt_token_ids)
+    assert "<tool_response>\nthree" in decode(again.prompt_token_ids)
 
 
 def ask_many(service, kind: str, dialogues: int, turns: int, clients: int, seed: int = 0) -> list[Said]:
