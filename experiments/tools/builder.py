@@ -22,10 +22,10 @@ graph has 0.802 with eight: its checks reject right answers, and without them it
 
   python -m experiments builder --seeds 20
 
-Paper: MasHost (Yang et al.) 2025, https://arxiv.org/abs/2506.08507. We read the abstract and public reviews. The terms of
-single acts are not defined there, so that ours are a guess: accuracy and cost of each act, and "rationality" as no
-verifier without a check. Rewards of single acts need the accuracy of every graph on the way: games are equal, not
-evaluations of graphs.
+Paper: MasHost (Yang et al.) 2025, https://arxiv.org/abs/2506.08507. We read the abstract and reviews. They do not define
+the terms of single acts, so that ours are a guess: accuracy and cost of each act, and "rationality" as no verifier
+without a check. Rewards of single acts need the accuracy of every graph on the way: games are equal,
+evaluations of graphs are not.
 """
 
 from collections.abc import Mapping
@@ -66,7 +66,9 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
     index = jnp.broadcast_to(group[:, None, None], acted.shape)
     compare = partial(estimate, where=acted, key=index, num_keys=groups, baseline="mean", scale="std")
     apart = compare(terms[0]) + compare(terms[1]) + compare(terms[2])
-    act = select(hparams, "acts", none=jnp.zeros_like(apart), joint=compare(terms[0] + terms[1] + terms[2]), apart=apart)
+    act = select(
+        hparams, "acts", none=jnp.zeros_like(apart), joint=compare(terms[0] + terms[1] + terms[2]), apart=apart
+    )
     return Advantages(system + act)
 
 
@@ -89,10 +91,10 @@ def play_script(key: jax.Array, hparams: Mapping[str, Any], script: str) -> dict
     return dict(zip((ACCURACY, AGENTS, IDLE, POINTS), facts, strict=True))
 
 
-def first_update(curves: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The update [seeds] in which points reach the level; NaN for a script."""
-    scripted = curves[POINTS].shape[1] == 1
-    return np.full(len(curves[POINTS]), np.nan) if scripted else updates_to(curves, metric=POINTS, bound=LEVEL)
+def first_update(curves: Mapping[str, np.ndarray], *, metric: str, bound: float) -> np.ndarray:
+    """`updates_to`; NaN for a script, which has no updates."""
+    scripted = curves[metric].shape[1] == 1
+    return np.full(len(curves[metric]), np.nan) if scripted else updates_to(curves, metric=metric, bound=bound)
 
 
 GROUP = Recipe(
@@ -122,5 +124,6 @@ STUDY = Study(
         Higher(ACCURACY, "hrpo", than="large", source="paper", where=ABSTRACT),
         Lower(REACHED, "hrpo", than="group", source="theory", where=OWN),
     ),
-    derived={REACHED: first_update},
+    derived={REACHED: partial(first_update, metric=POINTS, bound=LEVEL)},
+    censored={REACHED: GROUP.updates},
 )

@@ -1,4 +1,4 @@
-"""A team as a graph: one seat adds solvers, verifiers and checks for a query, and is paid the graph's exact accuracy."""
+"""A team as a graph: one seat adds solvers, verifiers and checks for a query, paid the graph's exact accuracy."""
 
 from __future__ import annotations
 
@@ -102,8 +102,11 @@ class TeamGraph:
     - `accuracy`: paid after the last turn, the exact probability that the team is right; nothing is sampled.
     - `cost`: -price in the turn that adds a solver or a verifier. Edges are free but take turns.
 
-    Measures: `gain`, the change of the exact accuracy by the turn, from 0 for an empty team; `agents`, 1 if the turn
-    adds a solver or a verifier; `idle`, 1 if it leaves the newest verifier without any check for good.
+    Measures:
+
+    - `gain`: the change of the exact accuracy by the turn, from 0 for an empty team.
+    - `agents`: 1 if the turn adds a solver or a verifier.
+    - `idle`: 1 if the turn leaves the newest verifier without any check for good.
 
     A team needs a solver before it may stop. The game also ends after `turns` turns.
     Raises ValueError for numbers below 1, more than nine solvers, a negative price, no query, two queries of one name,
@@ -170,23 +173,30 @@ class TeamGraph:
         largest = [graphs[accuracy.mean(1).argmax()]] * len(self.queries)
 
         def player(teams: Sequence[Graph]) -> Script:
-            plans = jnp.array([self._plan(team) for team in teams], jnp.int32)
-            return lambda state, seat, key: plans[state.query, jnp.minimum(state.turn, self.turns - 1)]
+            solvers, verifiers = (jnp.array([f(x) for x in teams]) for f in (lambda x: len(x.checks), lambda x: x[0]))
+            checks = jnp.array([self._counts(team) for team in teams])
+
+            def play(state: TeamState, seat: jax.Array, key: jax.Array) -> jax.Array:
+                """Adds all solvers, then verifiers one after the other with their checks, then stops."""
+                hired, query = state.verifiers, state.query
+                due = (checks[query] >= hired) & (hired > 0) & (checks[query] > 0) & ~state.fresh
+                rest = jnp.where(hired < verifiers[query], VERIFIER, self.actions - 1)
+                rest = jnp.where(due.any(), CHECK + due.argmax(), rest)
+                return jnp.where(state.solvers < solvers[query], SOLVER, rest).astype(jnp.int32)
+
+            return play
 
         best = [graphs[i] for i in points.argmax(0)]
         return {"random": random_player(self.view), "correct": player(best), "large": player(largest)}
 
-    def _plan(self, graph: Graph) -> list[int]:
-        """The actions [turns] that build a graph, then stops."""
-        plan = [SOLVER] * len(graph.checks)
-        for verifier in range(graph.verifiers):
-            plan += [VERIFIER, *(CHECK + i for i, count in enumerate(graph.checks) if verifier < count)]
-        return plan + [self.actions - 1] * (self.turns - len(plan))
+    def _counts(self, graph: Graph) -> list[int]:
+        """Checks of each chain [solvers]."""
+        return [*graph.checks, *[0] * (self.solvers - len(graph.checks))]
 
     def accuracy(self, query: Any, solvers: Any, checks: Any) -> Any:
         """The exact probability [...] that the team is right: query and solvers int [...], checks int [..., solvers].
         Arrays of NumPy or JAX."""
-        chances = np.array([each[1:] for each in self.queries], np.float32)
+        chances = np.array([kind[1:] for kind in self.queries], np.float32)
         table = chances if isinstance(checks, np.ndarray) else jnp.asarray(chances)
         right, passes, fooled = (table[query][..., k, None] for k in range(3))
         there = np.arange(self.solvers) < solvers[..., None]
@@ -216,7 +226,7 @@ class TeamGraph:
             turn=state.turn + 1,
             stopped=stopped,
         )
-        ended = self._ended(after)
+        ended = self._is_over(after)
         added = (said == SOLVER) | hires
         left_idle = (hires & (state.verifiers > 0) & ~state.fresh.any()) | (
             ended & (after.verifiers > 0) & ~after.fresh.any()
@@ -230,13 +240,13 @@ class TeamGraph:
         roles = jnp.stack([state.solvers < self.solvers, state.verifiers < self.verifiers])
         legal = jnp.concatenate([roles, checkable, (state.solvers > 0)[None]])
         told = [state.solvers, state.verifiers]
-        return make_view(self, told, True, self._ended(state), legal=legal)
+        return make_view(self, told, True, self._is_over(state), legal=legal)
 
     def _start(self, query: jax.Array) -> TeamState:
         zero, none = jnp.int32(0), jnp.zeros((self.solvers,), jnp.int32)
         return TeamState(query, zero, zero, none, none > 0, jnp.float32(0), zero, jnp.bool_(False))
 
-    def _ended(self, state: TeamState) -> jax.Array:
+    def _is_over(self, state: TeamState) -> jax.Array:
         return state.stopped | (state.turn >= self.turns)
 
 
@@ -249,7 +259,7 @@ def all_graphs(game: TeamGraph) -> tuple[tuple[Graph, ...], np.ndarray]:
     numbers = [(n, v) for n in range(1, game.solvers + 1) for v in range(game.verifiers + 1)]
     graphs = [Graph(v, checks) for n, v in numbers for checks in combinations_with_replacement(range(v + 1), n)]
     graphs = [graph for graph in graphs if graph.turns <= game.turns]
-    checks = np.array([[*graph.checks, *[0] * (game.solvers - len(graph.checks))] for graph in graphs])
+    checks = np.array([game._counts(graph) for graph in graphs])
     solvers = np.array([len(graph.checks) for graph in graphs])[:, None]
     return tuple(graphs), game.accuracy(np.arange(len(game.queries))[None], solvers, checks[:, None])
 
