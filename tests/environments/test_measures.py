@@ -45,6 +45,7 @@ MEASURES = {
     "refereed": ("correct", "tau"),
     "rooms": ("won",),
     "sum_duel": ("right",),
+    "team_graph": ("gain", "agents", "idle"),
 }
 PAID = {
     "advised": ("alone", "shift"),
@@ -63,6 +64,7 @@ PAID = {
     "lock_chain": ("solved",),
     "refereed": ("rule", "judged", "rank"),
     "rooms": ("points",),
+    "team_graph": ("accuracy", "cost"),
 }
 B, T = 4, 2
 

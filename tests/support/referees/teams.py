@@ -296,7 +296,38 @@ def handover(play: Transcript) -> np.ndarray:
     return np.stack(expected)
 
 
+def team_graph(play: Transcript) -> np.ndarray:
+    """Accuracies by all votes of all chains: right, wrong or none each."""
+    rules, expected, chains, newest, last = play.rules[0], [], [], None, 0.0
+    price, limit = number(r"costs you ([\d.]*\d) points", rules), number(r"There are (\d+) turns", rules)
+    chances = re.search(r"with chance ([\d.]*\d), .* with chance ([\d.]*\d) and .* with chance ([\d.]*\d)\.$", rules)
+    right, passes, fooled = map(float, chances.groups())  # type: ignore
+    for i, turn in enumerate(play.turns):
+        said, idle = turn.said[0], False
+        assert turn.told[0].startswith(f"Solvers: {len(chains)}. Verifiers: ")
+        chains += [0] * (said == "solver")
+        if said == "verifier":
+            idle, newest = newest == [], []
+        elif said.startswith("check"):
+            newest.append(said)
+            chains[int(said[-1]) - 1] += 1
+        ends = said == "stop" or i + 1 == limit
+        votes = {(0, 0): 1.0}
+        for checks in chains:
+            yes, no = right * passes**checks, (1 - right) * fooled**checks
+            after: Counter = Counter()
+            for (a, b), chance in votes.items():
+                after.update({(a + 1, b): chance * yes, (a, b + 1): chance * no, (a, b): chance * (1 - yes - no)})
+            votes = dict(after)
+        accuracy = sum(x * (a > b or (a == b > 0) / 2) for (a, b), x in votes.items())
+        adds = said in ("solver", "verifier")
+        expected.append([[accuracy * ends, -price * adds, accuracy - last, adds, idle or (ends and newest == [])]])
+        last = accuracy
+    return np.array(expected, float)
+
+
 REFEREES = {
+    "TeamGraph": team_graph,
     "Calls": calls,
     "HelpDesk": help_desk,
     "FactMemory": fact_memory,
