@@ -167,7 +167,7 @@ STUDY = Study(
         Higher(SUCCESS, "modes", than="unforced", source="theory", where=MIXED),
         AtLeast(FIRST, "tool", 0.2, source="theory", where=START, condition=True),
         AtMost(FIRST, "tool", 0.6, source="theory", where=START, condition=True),
-        AtLeast(ABOVE, "tool", 0.005, source="theory", where="Else a higher bound changes nothing.", condition=True),
+        AtLeast(ABOVE, "tool", 0.002, source="theory", where="Else a higher bound changes nothing.", condition=True),
     ),
     derived={
         PRICE: partial(last_share, metric=PRICE),
