@@ -44,7 +44,7 @@ from jaxmarl_llm.training.left_out import mean_of_kept
 from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe, component_returns
 from jaxmarl_llm.training.records import Advantages, Experience
 
-QUESTIONS, LEVEL, REACHED = 3, 0.3, "updates to 30%"
+QUESTIONS, LEVEL, REACHED = 3, 0.4, "updates to 40%"
 SOLVED, GAINED, SILENT, AT_FIRST = "solved", "correlation with the exact gain", "silent groups", "silent at first"
 TREE = "dog alive animal barks; cat alive animal; rose alive thorny; fern alive; plane vehicle flies; car vehicle"
 THINGS = tuple((name, tuple(holds)) for name, *holds in map(str.split, f"{TREE}; clock ticks; stone".split(";")))
