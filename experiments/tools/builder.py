@@ -22,7 +22,7 @@ graph has 0.802 with eight: its checks reject right answers, and without them it
 
   python -m experiments builder --seeds 20
 
-Paper: MasHost (Yang et al.) 2025, https://arxiv.org/abs/2506.08507. We read the abstract and reviews. They do not define
+Paper: MasHost (Yang et al.) 2025, https://arxiv.org/abs/2506.08507. Abstract and reviews were read. They do not define
 the terms of single acts, so that ours are a guess: accuracy and cost of each act, and "rationality" as no verifier
 without a check. Rewards of single acts need the accuracy of every graph on the way: games are equal,
 evaluations of graphs are not.
