@@ -3,8 +3,8 @@
 Each game is enumerated, and its policy is a table with normal logits. 256 batches of 8 groups of 8 games give the
 metrics of `evaluation.exact.estimators`: bias, direction, noise, cosine, correlation and silent groups. An estimator
 that takes a value has a second row, `/wrong_value`, whose values err as much as the exact advantages vary. `cost` is
-the estimator's time for a batch over that of `reinforce`, medians of 15 calls in turn in the first of its games. `needs` names inputs beside
-rewards, acts and groups. The games `all` are medians over the games of an estimator.
+the estimator's time for a batch over that of `reinforce`: medians of 15 calls in turn, in the first of its games.
+`needs` names inputs beside rewards, acts and groups. The rows of `all` are medians over an estimator's games.
 
   python -m experiments.benchmarks.leaderboard [--estimator MODULE:FUNCTION] [--games NAME ...] [--json FILE]
 
