@@ -81,6 +81,7 @@ def play_script(key: jax.Array, hparams: Mapping[str, Any], script: str) -> dict
             state, over = carry
             action = GAME.scripts[script](state, jnp.int32(0), key)
             after, view, reward = GAME.step(state, action[None], key)
+            assert view.measured is not None
             facts = jnp.concatenate([view.measured[0], reward.sum()[None]])
             return (after, over | view.terminated), jnp.where(over, 0.0, facts)
 

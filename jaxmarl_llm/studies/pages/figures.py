@@ -56,7 +56,8 @@ def _shorter(image: str) -> bytes:
         root.remove(child)
     pending = [root]
     while pending:
-        parent, children = pending.pop(), []
+        parent = pending.pop()
+        children: list[ElementTree.Element] = []
         for child in parent:
             if child.tag.endswith("}g"):
                 child.attrib.pop("id", None)
