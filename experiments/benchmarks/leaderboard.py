@@ -10,7 +10,7 @@ the estimator's time for a batch over that of `reinforce`: medians of 15 calls i
 
 `--estimator` adds a function of your own: its parameters are inputs of `jaxmarl_llm.rl.advantages.registry`, and it
 returns advantages [episodes, turns, seats]. Without `--json` a table of the games' medians is printed alone.
-`leaderboard.json` beside this module is a page of the docs.
+The rows of all games are not published yet.
 """
 
 from __future__ import annotations
@@ -149,7 +149,9 @@ def main(options: Options) -> None:
     added = {name.partition(":")[2]: load_estimator(name) for name in options.estimator}
     if twice := set(added) & set(ESTIMATORS):
         raise ValueError(f"The package has an estimator of this name: {', '.join(sorted(twice))}.")
-    began, rows, taken = time.perf_counter(), [], {}
+    rows: list[dict[str, Any]] = []
+    taken: dict[str, float] = {}
+    began = time.perf_counter()
     for number, name in enumerate(options.games):
         console.print(f"{name} ({number + 1} of {len(options.games)}), {time.perf_counter() - began:.0f} s so far")
         rows += rows_of_game(name, {**ESTIMATORS, **added}, taken)

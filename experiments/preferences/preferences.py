@@ -27,6 +27,7 @@ https://arxiv.org/abs/2404.03715, with points for five answers and a teacher's. 
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -97,13 +98,16 @@ def compute(key: jax.Array, arm: Mapping[str, Any]) -> dict[str, jax.Array]:
     regimes, metrics = world(world_key), {}
     for number, name in enumerate(REGIMES):
         regime = tuple(x[number] for x in regimes)
-        uniform = duels.count_wins(jax.random.fold_in(uniform_key, number), UNIFORM, regime[1], ITERATIONS * LABELS)
+        uniform = duels.count_wins(
+            jax.random.fold_in(uniform_key, number), jnp.asarray(UNIFORM), regime[1], ITERATIONS * LABELS
+        )
         zeros, empty = jnp.zeros((ANSWERS,)), jnp.zeros((ANSWERS, ANSWERS))
         offline = duels.fit_bradley_terry(zeros, uniform, FITS**2)
         run = {"logits": zeros, "wins": empty, "reward": zeros, "pairs": jnp.stack([empty] * len(SHARES))}
         run |= {"past": jnp.stack([UNIFORM] * BEFORE), "uniform": uniform, "offline": offline}
         keys = jax.random.split(jax.random.fold_in(play_key, number), ITERATIONS)
-        run, (policies, gain) = jax.lax.scan(lambda run, key, regime=regime: iterate(run, key, arm, regime), run, keys)
+        step: Any = partial(iterate, arm=arm, regime=regime)
+        run, (policies, gain) = jax.lax.scan(step, run, keys)
         metrics[f"average, {name}"] = duels.exploitability(policies.mean(0), regime[0])
         metrics[f"last, {name}"] = duels.exploitability(jax.nn.softmax(run["logits"]), regime[0])
         metrics[f"gain, {name}"] = gain.mean()
