@@ -336,6 +336,7 @@ def test_no_game_imports_another_game():
             wrapper: {"base", "helpers", "wrappers"}
             for wrapper in (
                 "announced",
+                "as_one",
                 "forgetful",
                 "guide",
                 "noisy",

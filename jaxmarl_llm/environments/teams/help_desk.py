@@ -20,12 +20,8 @@ PARTS = ("account", "field", "new value")
 NOTHING, EVERYTHING = 0, len(PARTS) + 1
 USERS = DYNAMIC, STATIC, RECORDED = range(3)
 """The kinds of the script `user`, as the deal of a game names them."""
-CALLS, SILENT, DISCONTENT, OPENED, NO_ACCOUNT, WRITTEN, NO_FIELD, WISH, ASKED, RIGHT, WRONG, READ = (
-    *range(9),
-    11,
-    12,
-    13,
-)
+CALLS, SILENT, DISCONTENT, OPENED, NO_ACCOUNT, WRITTEN, NO_FIELD, WISH, ASKED = range(9)
+RIGHT, WRONG, READ = 11, 12, 13
 EVENTS = (
     *(" The user calls.", " The user says nothing.", " The user is not content.", " Opened.", " No account is open."),
     *(" Written.", " No field is read.", " An assistant is here. Your wish?"),
