@@ -29,6 +29,10 @@ QUESTIONS = {  # page: (title, question)
     "rewards": ("Rewards", "What should be paid, who judges, and when is the judge gamed?"),
     "self_play": ("Self-play", "Which opponents and which games teach a policy?"),
     "social": ("Social", "When do learners with interests of their own cooperate?"),
+    "preferences": (
+        "Preferences and outer loops",
+        "When is a rank better than a score, can an objective be learnt?",
+    ),
     "teams": ("Teams", "How do several agents learn one task together?"),
     "tools": ("Tools and memory", "When do agents call tools, plan for others, and keep what others will need?"),
     "pretrained_models": ("Pretrained models", "What does a model of 135M or 270M parameters learn on two cores?"),

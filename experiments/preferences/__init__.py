@@ -1,0 +1,1 @@
+"""Studies of ranks and preferences, and of loops around training that learn the objective."""
