@@ -75,6 +75,7 @@ def test_every_study_has_its_page_with_all_of_its_runs(methods):
     pages = methods
     for name, module in catalogue.find("experiments").items():
         question = module.split(".")[1].replace("gallery", "pretrained_models")
+        question = f"about_{question}" if question in catalogue.find("experiments") else question
         assert f"({name}.md)" in pages["methods/index.md"] and name in toctree(pages[f"methods/{question}.md"])
     questions = toctree(pages["methods/index.md"])
     grouped = [name for question in questions for name in toctree(pages[f"methods/{question}.md"])]

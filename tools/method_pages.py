@@ -83,15 +83,24 @@ def question_pages(index: str) -> dict[str, str | bytes]:
     parts = [title, INTRODUCTION.format(len(catalogue.find(STUDIES)))]
     for name, (title, question) in QUESTIONS.items():
         section = [question, tables[name]]
-        texts[f"methods/{name}.md"] = "\n\n".join([f"# {title}", *section, contents(studies[name])]) + "\n"
+        texts[f"methods/{page_of(name)}.md"] = "\n\n".join([f"# {title}", *section, contents(studies[name])]) + "\n"
         parts += [f"## {title}", *section]
-    parts += ["## How a status is decided", rules, contents([*QUESTIONS, "gallery", "looked_again", "seconds"])]
+    parts += [
+        "## How a status is decided",
+        rules,
+        contents([*map(page_of, QUESTIONS), "gallery", "looked_again", "seconds"]),
+    ]
     texts["methods/index.md"] = "\n\n".join(parts) + "\n"
     return texts
 
 
+def page_of(question: str) -> str:
+    """The page of a question; a study of the same name has the page of this name."""
+    return f"about_{question}" if question in catalogue.find(STUDIES) else question
+
+
 def studies_by_question() -> dict[str, list[str]]:
-    """{page of QUESTIONS: its studies}; the page of a folder bears its name."""
+    """{question of QUESTIONS: its studies}; that of a folder bears its name."""
     studies: dict[str, list[str]] = {}
     for name, module in catalogue.find(STUDIES).items():
         folder = module.split(".")[1]
